@@ -28,9 +28,9 @@ PEERS_TXT := benchmarks/peers.txt
 # The version of protobuf that the generated files name, and the tools that go with it.
 PROTO_VENV := $(VENV)/proto
 PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
-PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/nat/autonat.proto \
-	formation_p2p/core/nat/circuit.proto \
-	formation_p2p/core/records/envelope.proto formation_p2p/host/net/transport/libp2p.proto
+PROTOS := formation_p2p/dht/core/kad.proto formation_p2p/reach/core/autonat.proto \
+	formation_p2p/reach/core/circuit.proto \
+	formation_p2p/records/core/envelope.proto formation_p2p/net/transport/libp2p.proto
 
 # The tests start hundreds of processes, each of which would compile all that it imports again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -21,14 +21,14 @@ from biscuit_auth import AuthorizationError, AuthorizerBuilder, Biscuit, BlockBu
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.grants import Right, Rights, attenuate, bind, check, issue
-from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.trust.statements import Block
-from formation_p2p.core.workload.scope import Place
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.grants import Right, Rights, attenuate, bind, check, issue
+from formation_p2p.trust.core.hours import parse_hours
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.quota import Quota
+from formation_p2p.trust.core.statements import Block
+from formation_p2p.workload.core.scope import Place
 
 ROOT: Final = Identity.from_seed(bytes(32))
 ALICE: Final = Identity.from_seed(bytes(31) + b"\x01").peer_id

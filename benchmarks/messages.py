@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import timeit
 
-from formation_p2p.core.negotiation import messages
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.workload.outcome import Ended, Succeeded, Usage
+from formation_p2p.leases.core import messages
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.workload.core.outcome import Ended, Succeeded, Usage
 
 LEASE = "f" * 16
 IDS = [f"job-abcdef/{n}#1" for n in range(100)]

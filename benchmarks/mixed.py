@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from benchmarks.dispatch.nodes import Workers
 from formation_p2p import Node, TaskFailed
-from formation_p2p.core.resources.python import ANY_PYTHON, python_name
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.machine.core.python import ANY_PYTHON, python_name
+from formation_p2p.machine.pythons import own_name
 
 NEEDS: Final = "cpu=0.5,memory=64MiB"
 # Which Python runs it, and a value to compare. The builtin `eval` reads it: no code travels.

@@ -27,8 +27,8 @@ from multiaddr import Multiaddr
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.handlers import NetworkEvent
-from formation_p2p.host.net.stack import Stack
+from formation_p2p.net.handlers import NetworkEvent
+from formation_p2p.reach.stack import Stack
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 ECHO: Final = TProtocol("/benchmark/echo/1.0.0")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from formation_p2p import FormationError, Home, InvalidInput, Limits, Node, Rights
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import SignedCharter, draft, sign
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.network import parse_invite
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import SignedCharter, draft, sign
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 DAY_S = 86_400

@@ -2,7 +2,7 @@
 
 A node asks the price that it is given, `node.worker(price_micro=...)` or `formation worker
 --price`. These are the rules by which other systems compute theirs. Prices are in millionths, for
-an hour of one unit: a core, or what weighs as much (formation_p2p/core/placement/policies.py).
+an hour of one unit: a core, or what weighs as much (formation_p2p/placement/core/policies.py).
 
 Sources: Hypha, its offer strategies and RFC on resource allocation; ICN for queues. There prices
 are floats, and an offer of nothing is the best one; here it has no price for a unit.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from formation_p2p import InvalidInput
-from formation_p2p.core.placement.policies import ONE_UNIT
+from formation_p2p.placement.core.policies import ONE_UNIT
 
 # From which part of a machine in use on, in thousandths, it asks what part of its price, in
 # percent.

@@ -23,7 +23,7 @@ _OF_TASKS = ("checkpoint", "leaving", "restored")
 
 def __getattr__(name: str) -> object:
     if name in _OF_TASKS:
-        module = importlib.import_module("formation_p2p.host.drivers.python_checkpoint")
+        module = importlib.import_module("formation_p2p.drivers.python_checkpoint")
         return globals().setdefault(name, getattr(module, name))
     if name == "__all__":
         return [*_listed(), "__version__"]

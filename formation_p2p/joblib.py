@@ -26,7 +26,7 @@ from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.node import Node
 from formation_p2p.api.sync import SyncNode
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.host.drivers.python_checkpoint import VARIABLE
+from formation_p2p.drivers.python_checkpoint import VARIABLE
 
 try:
     from joblib import register_parallel_backend

@@ -25,28 +25,28 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.session import Received
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.placement.task_options import TaskOptions, options_of
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.find import Find
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.connections import Connections
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.leases.core import messages as work
+from formation_p2p.leases.core.session import Received
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.placement.core.task_options import TaskOptions, options_of
+from formation_p2p.workload.core.find import Find
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.work import Task
 from simulations.arguments import LATENCY_FILE, latencies_of
 from simulations.latency import Latencies
 from simulations.placed import LIFE_S, Placed
 from simulations.residents import Residents
+from simulations.simulator.connections import Connections
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 
 NEEDS: Final = Requirements(cpu_milli=1000, driver="process")
 # A submitter that has no worker by then gives up, and counts with that time.

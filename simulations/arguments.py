@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.sim.connections import DIAL_ROUND_TRIPS
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from simulations.geometry import GEOMETRIES, MAX_BUCKETS
 from simulations.homes import nat_arguments, nat_of
 from simulations.latency import Latencies
+from simulations.simulator.connections import DIAL_ROUND_TRIPS
 from simulations.town import GATES, Plan
 
 # Beside the repository, where the data are handed around; their licence lets us use them there.

@@ -24,17 +24,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from formation_p2p.core.dht.rpc import DhtEvent
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import Tick
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.sim.world import World
+from formation_p2p.dht.core.rpc import DhtEvent
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import Tick
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.core.peer import Peer
 from simulations.cluster import Cluster, draw_cluster
 from simulations.faults import Faults
 from simulations.homes import NO_NAT, Nat, nat_arguments, nat_of
 from simulations.invariants import Happened, Invariants, Violation
+from simulations.simulator.world import World
 
 # After the faults, the work must be done within this: the jobs have hundreds of seconds of it,
 # and a cluster may be left with one core.

@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.core.peer.events import CancelJob, PeerEvent, Resume, Serve
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.work import Task, task_id
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import Clock, SimNode
-from formation_p2p.sim.routers import Routers
-from formation_p2p.sim.streams import Streams
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.saved import SavedJob, SavedLease
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import CancelJob, PeerEvent, Resume, Serve
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.work import Task, task_id
 from simulations.homes import NO_NAT, Homes, Nat
+from simulations.simulator.disk import Disk
+from simulations.simulator.executor import Running
+from simulations.simulator.node import Clock, SimNode
+from simulations.simulator.routers import Routers
+from simulations.simulator.streams import Streams
+from simulations.simulator.world import World
 
 # Quartz is off by some 50 parts in a million, and twice that between two; calendars by seconds.
 MAX_DRIFT: Final = 1e-4

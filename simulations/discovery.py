@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from simulations.arguments import is_resumed, latencies_of, parser, plan_of
 from simulations.figures import Load, by_bucket, of_queries
 from simulations.placed import LIFE_S

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from formation_p2p.core.peer.events import Leave
-from formation_p2p.sim.node import SimNode
+from formation_p2p.peer.core.events import Leave
 from simulations.cluster import MAX_TASKS, Cluster
 from simulations.invariants import Invariants
+from simulations.simulator.node import SimNode
 
 # Faults begin in so much virtual time, and one goes on for so long: from a moment to past every
 # limit that the peers and the network have (a lease 10 s, a silent connection 30 s).

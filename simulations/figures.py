@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from formation_p2p.core.dht.store import RecordStore
-from formation_p2p.sim.node import SimNode
+from formation_p2p.dht.core.store import RecordStore
 from simulations.queries import Outcome, Warmth
+from simulations.simulator.node import SimNode
 from simulations.town import Town
 
 Figures = dict[str, float | int | str | None]

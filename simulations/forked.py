@@ -21,16 +21,16 @@ from typing import Any
 
 # What nearly all of them need; the network stack takes most of the time.
 _IMPORTED = (
-    "formation_p2p.cli.main",
-    "formation_p2p.cli.agent",
-    "formation_p2p.cli.outcomes",
-    "formation_p2p.cli.resume",
-    "formation_p2p.cli.run",
-    "formation_p2p.cli.serve",
-    "formation_p2p.cli.submit",
-    "formation_p2p.cli.tables",
-    "formation_p2p.host.blobs.exchange",
-    "formation_p2p.host.net.stack",
+    "formation_p2p.command.main",
+    "formation_p2p.command.agent",
+    "formation_p2p.command.outcomes",
+    "formation_p2p.command.resume",
+    "formation_p2p.command.run",
+    "formation_p2p.command.serve",
+    "formation_p2p.command.submit",
+    "formation_p2p.command.tables",
+    "formation_p2p.content.exchange",
+    "formation_p2p.reach.stack",
     "formation_p2p.public",
     "simulations.forked",
 )

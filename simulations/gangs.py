@@ -26,24 +26,29 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEnded
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.gang.choice import Arrangement, Place, choose
-from formation_p2p.core.gang.events import EmitGangEvent, GangEnded, GangFormed, GangUnplaceable
-from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import Dispatch, WorkMessage
-from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent, Serve
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.streams import Streams
-from formation_p2p.sim.world import World
+from formation_p2p.features.gangs.core.choice import Arrangement, Place, choose
+from formation_p2p.features.gangs.core.events import (
+    EmitGangEvent,
+    GangEnded,
+    GangFormed,
+    GangUnplaceable,
+)
+from formation_p2p.features.gangs.core.spec import GangSpec
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEnded
+from formation_p2p.leases.core.messages import Dispatch, WorkMessage
+from formation_p2p.leases.core.session import Send
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent, Serve
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.work import Task
 from simulations.figures import percentile
+from simulations.simulator.node import SimNode
+from simulations.simulator.streams import Streams
+from simulations.simulator.world import World
 
 WORK_S: Final = 10.0
 LOSS: Final = 0.05

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from formation_p2p.core.peer.events import Serve
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import Serve
 
 _LABELS: Final = tuple((f"tier{number}", "yes") for number in range(1, 9))
 _CORES: Final = (8, 32, 128)

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from formation_p2p.core.services.events import ServiceStep
-from formation_p2p.core.services.spec import ONE
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.performer import START_S
+from formation_p2p.features.services.core.events import ServiceStep
+from formation_p2p.features.services.core.spec import ONE
 from simulations.churn import Churn
+from simulations.simulator.node import SimNode
+from simulations.simulator.performer import START_S
 from simulations.village import SETTLE_S, Village
 
 LASTS_S: Final = 3600.0

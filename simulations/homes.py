@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from formation_p2p.sim.routers import Kind, Router, Routers
+from simulations.simulator.routers import Kind, Router, Routers
 
 # With these two of three pairs behind routers become direct, as measured in IPFS (70 %,
 # arXiv 2510.27500).

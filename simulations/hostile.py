@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
-from formation_p2p.core.dht.lookup import Lookup, PeerState
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
+from formation_p2p.dht.core.lookup import Lookup, PeerState
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.routing import RoutingTable
 
 # A hundred thousand random keys of 64 bits are still all different.
 BITS: Final = 64

@@ -10,7 +10,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.refusals import Preempted
+from formation_p2p.drivers.core.effects import Execute, Pause
+from formation_p2p.jobs.core.job_events import (
     EmitJobEvent,
     ForgetLease,
     JobEnded,
@@ -23,9 +26,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.execution.effects import Execute, Pause
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.leases.core.messages import (
     Commit,
     Leased,
     LeaseEnded,
@@ -37,18 +38,17 @@ from formation_p2p.core.negotiation.messages import (
     ResultAck,
     TasksEnded,
 )
-from formation_p2p.core.negotiation.session import Fence, Fenced, Received, Send
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent, Resume, Serve
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.refusals import Preempted
-from formation_p2p.core.resources.capability import idle
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.session import Fence, Fenced, Received, Send
+from formation_p2p.machine.core.capability import idle
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent, Resume, Serve
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.work import MIN_MEMORY_BYTES
 from simulations.cluster import LARGE, MAX_FENCE_S, Cluster, result_of
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 
 # Whether anything runs after its lease is looked at this often, in virtual time, besides at
 # every event: nothing may happen for a while to a worker on which something runs on.

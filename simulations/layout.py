@@ -10,12 +10,12 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.routing import RoutingTable, _Bucket, _Seen
-from formation_p2p.core.dht.subnets import endpoints, subnets
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.routing import RoutingTable, _Bucket, _Seen
+from formation_p2p.dht.core.subnets import endpoints, subnets
 
 
 class Layout:

@@ -8,7 +8,10 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, assert_never
 
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import peer_id_of
+from formation_p2p.core.keyspace import MAX_DEPTH
+from formation_p2p.dht.core.messages import (
     MAX_CLOSER,
     Nodes,
     Provider,
@@ -17,13 +20,10 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.core.dht.rpc import SendResponse
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import peer_id_of
-from formation_p2p.core.keyspace import MAX_DEPTH
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.peer.peer import Peer
+from formation_p2p.dht.core.rpc import SendResponse
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.peer.core.peer import Peer
 
 # What a made-up shard has.
 _CROWD: Final = 1000

@@ -27,18 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from formation_p2p.core.dispatch.fetch import CheckpointKept, KeepCheckpoint
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
-    EmitJobEvent,
-    JobEnded,
-    TaskCancelled,
-    TaskGaveUp,
-    TaskSucceeded,
-    TaskUnplaceable,
-)
-from formation_p2p.core.execution.effects import ExecutionSaved
-from formation_p2p.core.gang.events import (
+from formation_p2p.core.identity import PeerId
+from formation_p2p.drivers.core.effects import ExecutionSaved
+from formation_p2p.features.gangs.core.events import (
     EmitGangEvent,
     GangEnded,
     GangFormed,
@@ -48,22 +39,31 @@ from formation_p2p.core.gang.events import (
     MemberLost,
     MemberReplaced,
 )
-from formation_p2p.core.gang.spec import GangSpec
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import Dispatch, TaskCheckpoint, TasksEnded
-from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent, Serve
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.features.gangs.core.spec import GangSpec
+from formation_p2p.jobs.core.fetch import CheckpointKept, KeepCheckpoint
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
+    EmitJobEvent,
+    JobEnded,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskSucceeded,
+    TaskUnplaceable,
+)
+from formation_p2p.leases.core.messages import Dispatch, TaskCheckpoint, TasksEnded
+from formation_p2p.leases.core.session import Received, Send
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent, Serve
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.work import Task
 from simulations.gangs import Lossy
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 
 NEEDS: Final = Requirements(cpu_milli=1000, driver="process")
 LOSS: Final = 0.02

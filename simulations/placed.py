@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
-from formation_p2p.core.capability.buckets import buckets_of
-from formation_p2p.core.capability.shards import depths_of, shard_key
-from formation_p2p.core.dht.store import CheckedProfile, RecordStore, value_name
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.discovery.publication import Publication, names_of
-from formation_p2p.core.discovery.shard_membership import ShardMembership
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, key_of
-from formation_p2p.core.peer.events import Serve
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.records.profile import MAX_TTL_S, Profile, SignedProfile, seal_profile
-from formation_p2p.core.resources.capability import Capacity, idle
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.dht.core.store import CheckedProfile, RecordStore, value_name
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.discovery.core.publication import Publication, names_of
+from formation_p2p.discovery.core.shard_membership import ShardMembership
+from formation_p2p.machine.core.capability import Capacity, idle
+from formation_p2p.peer.core.events import Serve
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.records.core.buckets import buckets_of
+from formation_p2p.records.core.profile import MAX_TTL_S, Profile, SignedProfile, seal_profile
+from formation_p2p.records.core.shards import depths_of, shard_key
 from simulations.liars import Liar
 from simulations.register import Register
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S
 
 # Within which a run must end in which nobody republishes.
 LIFE_S: Final = float(MAX_TTL_S)

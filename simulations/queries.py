@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.keyspace import key_of, prefix
-from formation_p2p.core.peer.effects import Explained
-from formation_p2p.core.peer.events import Explain
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.records.profile import Profile
+from formation_p2p.peer.core.effects import Explained
+from formation_p2p.peer.core.events import Explain
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.records.core.profile import Profile
 from simulations.geometry import Bucket
 from simulations.town import Resident, Town
 

@@ -32,17 +32,17 @@ from typing import Final
 
 import psutil
 
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.jobs.core.job_events import (
     TaskCancelled,
     TaskGaveUp,
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.storage.state import State
+from formation_p2p.machine.home import Home
+from formation_p2p.state.state import State
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.network import parse_invite
+from formation_p2p.workload.core.process import ProcessResult
 from simulations import spaces
 from simulations.arguments import positive, storm_parser
 from simulations.namespaces import Forbidden, Namespaces
@@ -56,7 +56,7 @@ CORES: Final = "2"
 START_S: Final = 300.0
 # After the faults: the rest of the work, and leases that nobody renews. Past this it hangs.
 DONE_S: Final = 600.0
-# What a worker leaves for another to end is found in 20 s (host/drivers/heartbeat.py), in minutes
+# What a worker leaves for another to end is found in 20 s (drivers/heartbeat.py), in minutes
 # on a busy machine.
 TIDY_S: Final = 180.0
 GRANT_S: Final = 24 * 3600

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p import Node, ProcessSpec
-from formation_p2p.core.resources.capability import idle
+from formation_p2p.machine.core.capability import idle
 
 # A worker announces its capacity when it has changed; a lease that nobody renews ends in 10 s.
 FULL_S: Final = 40.0

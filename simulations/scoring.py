@@ -27,13 +27,13 @@ from typing import Final
 
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.learnt import Learner
-from formation_p2p.core.placement.scored import PRESETS
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import Capability, Capacity
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
+from formation_p2p.machine.core.capability import Capability, Capacity
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.learnt import Learner
+from formation_p2p.placement.core.scored import PRESETS
+from formation_p2p.records.core.profile import Profile
 from simulations.latency import Latencies
 from simulations.openb.trace import DATA, Pod, Trace, read, synthetic
 

@@ -41,11 +41,11 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
-from formation_p2p.core.dht import rpc
-from formation_p2p.sim.node import SimNode
+from formation_p2p.dht.core import rpc
 from simulations.branch import branches
 from simulations.figures import percentile
 from simulations.golem import golem
+from simulations.simulator.node import SimNode
 from simulations.village import SETTLE_S, WORKERS, Village
 
 T = TypeVar("T")

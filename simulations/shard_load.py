@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from formation_p2p.core.capability.shards import ShardParameters
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.records.core.shards import ShardParameters
 
 Keys = npt.NDArray[np.int64]
 

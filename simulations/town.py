@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.sim.connections import DIAL_ROUND_TRIPS, Connections
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.routers import Routers
-from formation_p2p.sim.world import World
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.peer.core.parameters import PeerParameters
 from simulations.churn import Churn
 from simulations.geometry import RARE, buckets, levels, machine
 from simulations.homes import NO_NAT, Homes, Nat
@@ -23,6 +19,10 @@ from simulations.liars import lying
 from simulations.placed import Placed
 from simulations.register import Register
 from simulations.residents import Residents
+from simulations.simulator.connections import DIAL_ROUND_TRIPS, Connections
+from simulations.simulator.node import SimNode
+from simulations.simulator.routers import Routers
+from simulations.simulator.world import World
 from simulations.trace import TraceDigest
 
 DISCOVERY = DiscoveryParameters()

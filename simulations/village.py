@@ -10,15 +10,11 @@ from functools import partial
 from heapq import nsmallest
 from typing import Final
 
-from formation_p2p.core.dht import rpc
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.services.claim import slot_key
-from formation_p2p.core.services.events import (
+from formation_p2p.dht.core import rpc
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.features.services.core.claim import slot_key
+from formation_p2p.features.services.core.events import (
     PublishSpec,
     ReplicaReported,
     ReplicaState,
@@ -26,8 +22,8 @@ from formation_p2p.core.services.events import (
     StartReplica,
     StopReplica,
 )
-from formation_p2p.core.services.signed_spec import seal_spec
-from formation_p2p.core.services.spec import (
+from formation_p2p.features.services.core.signed_spec import seal_spec
+from formation_p2p.features.services.core.spec import (
     ONE,
     Pinned,
     Program,
@@ -36,11 +32,15 @@ from formation_p2p.core.services.spec import (
     WorkerType,
     labels_of,
 )
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.performer import Requests
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.core.peer import Peer
 from simulations.placed import Placed
 from simulations.residents import Residents
+from simulations.simulator.node import SimNode
+from simulations.simulator.performer import Requests
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 WORKERS: Final = 200
 SERVICES: Final = 14

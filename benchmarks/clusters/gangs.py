@@ -31,7 +31,7 @@ async def formed_ms(node: Node) -> float:
 
 
 async def main(times: int, colds: int) -> None:
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     async with Workers(SIZE) as workers:
         async with workers.scheduler() as node:
             took_ms = [await formed_ms(node) for _ in range(WARM_TIMES + times)][WARM_TIMES:]

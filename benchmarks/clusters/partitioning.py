@@ -8,9 +8,9 @@ import time
 from typing import Any, Final
 
 from formation_p2p.core.errors import Unplaceable
-from formation_p2p.core.gang.part import Links, MemberCapacity, Part, Problem
-from formation_p2p.core.gang.partition import partition
-from formation_p2p.core.gang.pipeline import cut_bytes
+from formation_p2p.features.gangs.core.part import Links, MemberCapacity, Part, Problem
+from formation_p2p.features.gangs.core.partition import partition
+from formation_p2p.features.gangs.core.pipeline import cut_bytes
 
 INSTANCES: Final = 1000
 MAX_PARTS: Final = 8

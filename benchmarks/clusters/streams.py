@@ -32,17 +32,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.execution.effects import JoinGang
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.negotiation.roster import Member as RosterMember
-from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.units import MIB
-from formation_p2p.host.drivers.python_member import Member
-from formation_p2p.host.gang.gangs import NodeGangs
-from formation_p2p.host.gang.leases import LeaseGangs
-from formation_p2p.host.gang.tunnels import Tunnels
-from formation_p2p.host.net.handlers import Answer, NetworkEvent
-from formation_p2p.host.net.stack import Stack
+from formation_p2p.drivers.core.effects import JoinGang
+from formation_p2p.drivers.python_member import Member
+from formation_p2p.features.gangs.host.gangs import NodeGangs
+from formation_p2p.features.gangs.host.leases import LeaseGangs
+from formation_p2p.features.gangs.host.tunnels import Tunnels
+from formation_p2p.leases.core.roster import Member as RosterMember
+from formation_p2p.leases.core.roster import Roster
+from formation_p2p.net.handlers import Answer, NetworkEvent
+from formation_p2p.reach.stack import Stack
 
 GANG: Final = "5c" * 16
 LISTEN: Final = ("/ip4/127.0.0.1/tcp/0",)

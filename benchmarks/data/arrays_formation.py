@@ -31,7 +31,7 @@ class Formation:
 
 async def main() -> None:
     arguments = arguments_of(__doc__)
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     async with Workers(2, apart=arguments.apart) as workers, workers.scheduler() as node:
         line = await measure(Formation(node), arguments)
     put({**line, "version": "this checkout"})

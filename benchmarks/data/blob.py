@@ -28,16 +28,16 @@ from typing import Any, Final
 
 import trio
 
+from formation_p2p.content.exchange import Exchange
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.host.blobs.exchange import Exchange
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.net.handlers import NetworkEvent
-from formation_p2p.host.net.stack import Stack
+from formation_p2p.net.handlers import NetworkEvent
+from formation_p2p.reach.stack import Stack
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.network import Network
+from formation_p2p.workload.core.blob import Blob
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 # What is copied at once; smaller and larger ones were slower, or no faster.

@@ -59,7 +59,7 @@ async def warm_calls(nodes: Sequence[Node], calls: int) -> dict[str, list[float]
 
 
 async def main(times: int, calls: int) -> None:
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     # One worker: two would each build what they are asked for.
     async with Workers(1) as workers:
         async with workers.scheduler() as node:

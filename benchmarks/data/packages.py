@@ -91,7 +91,7 @@ async def warm_calls(workers: Workers, folder: Path, calls: int) -> Times:
 
 
 async def main(rounds: int, calls: int) -> None:
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         async with Workers(2) as workers:

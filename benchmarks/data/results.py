@@ -10,8 +10,8 @@ import pickle
 import time
 from collections.abc import Callable
 
-from formation_p2p.host.drivers.result_pickler import dumps
-from formation_p2p.host.results.load import load_result
+from formation_p2p.drivers.result_pickler import dumps
+from formation_p2p.results.load import load_result
 
 ITEMS = 1_000_000
 RESULTS: dict[str, Callable[[], object]] = {

@@ -51,7 +51,7 @@ async def by_map(node: Node, paths: list[Path], into: Path) -> None:
 
 async def main() -> None:
     arguments = arguments_of(__doc__)
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     async with Workers(2, drivers=("process", "python")) as workers, workers.scheduler() as node:
         python = arguments.python or sys.executable
         submitted = await timed(arguments.pictures, partial(by_submit, node, python))

@@ -18,34 +18,34 @@ from typing import Final
 import trio
 
 from benchmarks.dht.lines import Line, answer, next_order
-from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.dht.messages import (
+from formation_p2p.content.exchange import Exchange
+from formation_p2p.content.store import BlobStore
+from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.identity import Identity, PeerId, peer_id_of, peer_id_to_bytes
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.units import GIB
+from formation_p2p.dht.core.messages import (
     AddProvider,
     FindNode,
     GetProviders,
     Provider,
     ProviderQuery,
 )
-from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
-from formation_p2p.core.dht.rpc import DhtEffect
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.effects import Contact, Effect
-from formation_p2p.core.identity import Identity, PeerId, peer_id_of, peer_id_to_bytes
-from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.peer.effects import Explained
-from formation_p2p.core.peer.events import Explain, Serve, Tick
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Network
-from formation_p2p.core.units import GIB
-from formation_p2p.host.blobs.exchange import Exchange
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.clock import moment
-from formation_p2p.host.net.stack import Stack
-from formation_p2p.host.runtime_config import RuntimeConfig
-from formation_p2p.host.shell import Shell
+from formation_p2p.dht.core.operations import Asked, OperationId, Published, Searched
+from formation_p2p.dht.core.rpc import DhtEffect
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.machine.clock import moment
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.peer.core.effects import Explained
+from formation_p2p.peer.core.events import Explain, Serve, Tick
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.runtime_config import RuntimeConfig
+from formation_p2p.peer.shell import Shell
+from formation_p2p.reach.stack import Stack
+from formation_p2p.records.core.buckets import bucket_key
+from formation_p2p.records.core.profile import Profile, SignedProfile, seal_profile
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.network import Network
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 # How many peers keep an announcement.

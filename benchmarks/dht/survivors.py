@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from benchmarks.dht.sides import BenchmarkError, PythonSide
-from formation_p2p.core.dht.messages import MAX_PROVIDERS
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.dht.core.messages import MAX_PROVIDERS
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
 
 TTL_S: Final = DiscoveryParameters().ttl_s
 # So many queries right after the kill, from nodes drawn by chance.

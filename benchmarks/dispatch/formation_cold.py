@@ -46,7 +46,7 @@ async def first_result(node: Node, number: int) -> tuple[float, float]:
 
 
 async def main(times: int) -> None:
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     placed_ms, ended_ms = [], []
     async with Workers(2) as workers:
         for number in range(WARM_TIMES + times):

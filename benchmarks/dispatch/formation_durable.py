@@ -26,7 +26,7 @@ RUN_S: Final = 60.0
 
 
 async def main(tasks: int, times: int) -> None:
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     ENVIRONMENT.mkdir(exist_ok=True)
     took_s: list[float] = []
     rates: list[float] = []

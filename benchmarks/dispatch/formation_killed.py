@@ -50,7 +50,7 @@ async def kill_one(node: Node, victim: Worker) -> Recovery:
 
 
 async def main(kills: int) -> None:
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     recoveries: list[Recovery] = []
     async with Workers(WORKERS) as workers, workers.scheduler() as node:
         for _ in range(kills):

@@ -32,7 +32,7 @@ async def began(job: JobHandle, tasks: int) -> None:
 
 
 async def main(queued: int) -> None:
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     process = psutil.Process()
     async with Workers(2) as workers, workers.scheduler() as node:
         blocking = await node.submit(python_calls(block, range(2)), needs=NEEDS)

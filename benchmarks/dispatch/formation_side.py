@@ -45,7 +45,7 @@ class Formation:
 
 async def main() -> None:
     arguments = arguments_of(__doc__)
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     async with Workers(2) as workers:
         with profiled("scheduler", caller_too=True):
             async with workers.scheduler() as node:

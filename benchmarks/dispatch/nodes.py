@@ -172,7 +172,7 @@ class Workers:
 
 async def _serve(offers: argparse.Namespace) -> None:
     invite = sys.stdin.readline().strip() or None
-    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    importlib.import_module("formation_p2p.reach.stack")  # which the node imports late
     with profiled(f"worker-{offers.home.name}"):
         kind = Apart if offers.apart else Node
         async with kind.join(invite, home=offers.home, listen=[LOOPBACK]) as node:

@@ -17,7 +17,7 @@ from typing import Final
 
 # Where the files go; nothing is profiled while it is not set.
 VARIABLE: Final = "FORMATION_BENCH_PROFILE"
-# As host/runtime.py names it.
+# As peer/runtime.py names it.
 NODE_THREAD: Final = "formation"
 
 

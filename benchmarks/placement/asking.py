@@ -17,8 +17,8 @@ from benchmarks.placement.machines import NOW_UNIX_S, RARE_LABEL, workers
 from benchmarks.placement.question import Question
 from benchmarks.placement.table import Table
 from formation_p2p.core.keyspace import KEY_BITS, Key
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.requirements import parse_requirements
+from formation_p2p.machine.core.requirements import parse_requirements
+from formation_p2p.records.core.profile import Profile
 
 TOP: Final = 20
 QUERIES: Final = 100

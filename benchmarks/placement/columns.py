@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from formation_p2p.core.keyspace import KEY_BITS, Key
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.core.units import MIB
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
+from formation_p2p.records.core.profile import Profile
 
 # The most that a column of amounts holds; more is held as this.
 CEILING: Final = 2**32 - 1

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from formation_p2p.core.identity import peer_id_of
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu
 from formation_p2p.core.units import GIB, TIB
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI, Gpu
+from formation_p2p.records.core.profile import Profile
 
 NOW_UNIX_S: Final = 1_767_225_600
 GB: Final = 10**9

@@ -19,11 +19,11 @@ from benchmarks.placement.machines import NOW_UNIX_S, workers
 from benchmarks.placement.table import Table
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import idle
-from formation_p2p.core.resources.fits import Ledger, Reservation
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.core.resources.requirements import Requirements, parse_requirements
+from formation_p2p.machine.core.capability import idle
+from formation_p2p.machine.core.fits import Ledger, Reservation
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
+from formation_p2p.machine.core.requirements import Requirements, parse_requirements
+from formation_p2p.records.core.profile import Profile
 
 # Of all cores, once as many tasks end as begin.
 FULL: Final = 0.9

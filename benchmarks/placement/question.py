@@ -18,12 +18,12 @@ from benchmarks.placement.columns import (
     whole_mib,
 )
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.bounds import shown
-from formation_p2p.core.resources.fits import fits, fits_now
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
+from formation_p2p.machine.core.bounds import shown
+from formation_p2p.machine.core.fits import fits, fits_now
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.profile import Profile
 
 # 1 KiB each. The tasks of a job ask for the same, or for a few things.
 _QUESTIONS_REMEMBERED: Final = 4096

@@ -1,5 +1,5 @@
 """What a table would do for a peer that stores profiles: of those under one name, 512 at the most
-(core/dht/store.py), it answers with the nearest that suit, and it keeps each newer one."""
+(dht/core/store.py), it answers with the nearest that suit, and it keeps each newer one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 
 from benchmarks.placement.machines import NOW_UNIX_S, workers
 from benchmarks.placement.table import Table
-from formation_p2p.core.dht.messages import MAX_PROVIDERS
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.fits import fits
-from formation_p2p.core.resources.requirements import Requirements, parse_requirements
+from formation_p2p.dht.core.messages import MAX_PROVIDERS
+from formation_p2p.machine.core.fits import fits
+from formation_p2p.machine.core.requirements import Requirements, parse_requirements
+from formation_p2p.records.core.profile import Profile
 
 # A full shard, one that is about to split, and the most that are stored under a name.
 UNDER_A_NAME: Final = (32, 128, 512)

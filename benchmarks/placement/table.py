@@ -15,9 +15,9 @@ from benchmarks.placement.key_trie import KeyTrie, Leaf
 from benchmarks.placement.question import Question
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.bounds import check_amount
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.machine.core.bounds import check_amount
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.profile import Profile
 
 # Four times the largest network that was tried; 8 GiB at 2 KiB for a worker and its profile.
 MAX_WORKERS: Final = 1 << 22

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.workload.core.scope import Scope
 
 
 @dataclass

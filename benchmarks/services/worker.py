@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.services.stand_in import StandIn
 from formation_p2p import Home, Node, Rights
-from formation_p2p.host.shell import Shell
+from formation_p2p.peer.shell import Shell
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 

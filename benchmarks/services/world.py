@@ -16,9 +16,9 @@ from typing import Any, Final
 from formation_p2p import Node
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import parse_peer_id
-from formation_p2p.core.services.balancer import Replica
-from formation_p2p.host.services.directory import Listing
-from formation_p2p.host.shell import Shell
+from formation_p2p.features.services.core.balancer import Replica
+from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.peer.shell import Shell
 
 SERVICE: Final = "bench"
 CAPACITY: Final = 1024

@@ -13,8 +13,8 @@ from formation_p2p.api.code import CodePickler, note_part, pickler_for
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
 from formation_p2p.core.errors import LocalError
-from formation_p2p.core.workload.code_bundle import ModuleNames
-from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
+from formation_p2p.workload.core.code_bundle import ModuleNames
+from formation_p2p.workload.core.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
 
 # What any pickler writes alike, with nothing in it to look up.
 _SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})

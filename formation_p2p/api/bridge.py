@@ -15,21 +15,21 @@ from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.parcels import NO_PARCELS, HeldParcels, Packer
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
-from formation_p2p.core.gang.events import EmitGangEvent, GangEvent
-from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
-from formation_p2p.core.peer.events import CancelJob, Explain, Submit
-from formation_p2p.core.placement.decision import Discovery
-from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
-from formation_p2p.core.services.events import EmitServiceEvent, ServiceEvent
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.content import Content
-from formation_p2p.core.workload.parcel import Parcel
-from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.errand import Errand
-from formation_p2p.host.shell import Shell
+from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEvent
+from formation_p2p.features.services.core.events import EmitServiceEvent, ServiceEvent
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
+from formation_p2p.peer.core.effects import Explained, RejectRequest, UserEffect
+from formation_p2p.peer.core.events import CancelJob, Explain, Submit
+from formation_p2p.peer.errand import Errand
+from formation_p2p.peer.shell import Shell
+from formation_p2p.placement.core.decision import Discovery
+from formation_p2p.placement.core.task_options import SchedulingKey, TaskOptions
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.content import Content
+from formation_p2p.workload.core.parcel import Parcel
+from formation_p2p.workload.core.private_blob import PrivateBlob
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Bridge:
     # -- questions and transfers ------------------------------------------------------------------
 
     async def explain(self, key: SchedulingKey | None, name: str) -> Discovery:
-        """As in core/peer/events.py. Raises InvalidInput, Unreachable."""
+        """As in peer/core/events.py. Raises InvalidInput, Unreachable."""
         self.lifecycle.check_loop()
         number = next(self._numbers)
         future: asyncio.Future[Explained] = asyncio.get_running_loop().create_future()

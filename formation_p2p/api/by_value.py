@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import cloudpickle
 
 from formation_p2p.api.tracebacks import told_file
-from formation_p2p.host.code.modules import is_installed
+from formation_p2p.code.modules import is_installed
 
 # As cloudpickle names the file of all code that travels.
 _NO_FILE: Final = "<dynamic-code>"

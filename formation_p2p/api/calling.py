@@ -24,16 +24,16 @@ from formation_p2p.api.keywords import listing
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.map import LOOK_AHEAD, Flow
 from formation_p2p.api.mapped import Mapped
+from formation_p2p.api.opened import NodeServices
 from formation_p2p.api.output import is_shown
 from formation_p2p.api.progress import Progress
 from formation_p2p.api.reference import Reference
-from formation_p2p.api.services import NodeServices
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, ResultTooLarge
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, CallKwargs, TaskOptions
-from formation_p2p.core.resources.bounds import shown
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.parcel import Parcel
-from formation_p2p.core.workload.scope import Scope, parse_scope
+from formation_p2p.machine.core.bounds import shown
+from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, CallKwargs, TaskOptions
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.parcel import Parcel
+from formation_p2p.workload.core.scope import Scope, parse_scope
 
 
 class Enterable(NodeBase):

@@ -18,8 +18,8 @@ from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
 from formation_p2p.api.task_result import TaskResult, result_of
 from formation_p2p.api.tracebacks import with_lines
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import Answer, TaskEnd, TaskSucceeded
+from formation_p2p.code.packages import naming_package
+from formation_p2p.code.untracked import missed_in
 from formation_p2p.core.errors import (
     Disagreement,
     InvalidInput,
@@ -27,27 +27,27 @@ from formation_p2p.core.errors import (
     RemoteTraceback,
     TaskRaised,
 )
-from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.requirements import Requirements, driven_by
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.call_context import (
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import Answer, TaskEnd, TaskSucceeded
+from formation_p2p.machine.core.requirements import Requirements, driven_by
+from formation_p2p.machine.pythons import CLOUDPICKLE, own_name
+from formation_p2p.placement.core.task_options import CallKwargs, TaskOptions
+from formation_p2p.placement.policies import options_of
+from formation_p2p.results import answers
+from formation_p2p.results.load import load_result
+from formation_p2p.workload.core.call_context import (
     DEFAULT_MAX_RESULT_BYTES,
     CallContext,
     is_name,
 )
-from formation_p2p.core.workload.code_bundle import Code, ModuleNames
-from formation_p2p.core.workload.content import Content
-from formation_p2p.core.workload.environment import Environment
-from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
-from formation_p2p.core.workload.work import PythonCall, Task, task_id
-from formation_p2p.host.code.packages import naming_package
-from formation_p2p.host.code.untracked import missed_in
-from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
-from formation_p2p.host.policies import options_of
-from formation_p2p.host.results import answers
-from formation_p2p.host.results.load import load_result
+from formation_p2p.workload.core.code_bundle import Code, ModuleNames
+from formation_p2p.workload.core.content import Content
+from formation_p2p.workload.core.environment import Environment
+from formation_p2p.workload.core.outcome import FailureKind
+from formation_p2p.workload.core.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
+from formation_p2p.workload.core.work import PythonCall, Task, task_id
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ LOOK_AHEAD_BYTES: Final = 256 * MIB
 
 # How long the leases of calls stay after the last: a loop that works in between, or a person at a
 # notebook, finds the interpreters warm. Others that ask for the room get it at once
-# (core/negotiation/precedence.py).
+# (leases/core/precedence.py).
 LINGER_S: Final = 1.5
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.peer.charter_news import CharterSpread
-from formation_p2p.host.shell import Shell
+from formation_p2p.peer.core.charter_news import CharterSpread
+from formation_p2p.peer.shell import Shell
 
 # A lookup, and an answer of those nearest to the name.
 WITHIN_S: Final = 30.0

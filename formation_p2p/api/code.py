@@ -24,13 +24,13 @@ import cloudpickle
 from formation_p2p.api import by_value
 from formation_p2p.api.reference import OnlyInCalls, Reference
 from formation_p2p.api.unsendable import name_part
+from formation_p2p.code.collect import Collected, collect, collect_listed
+from formation_p2p.code.imports import imported_in
+from formation_p2p.code.modules import Search, search_folders
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.blob import Blob, digest_of
-from formation_p2p.core.workload.code_bundle import NO_MODULES, Code, ModuleNames
-from formation_p2p.host.code.collect import Collected, collect, collect_listed
-from formation_p2p.host.code.imports import imported_in
-from formation_p2p.host.code.modules import Search, search_folders
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.machine.pythons import own_name
+from formation_p2p.workload.core.blob import Blob, digest_of
+from formation_p2p.workload.core.code_bundle import NO_MODULES, Code, ModuleNames
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from formation_p2p.api.code import CodeChoice, CodePaths, code_paths
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.core.resources.bounds import check_host_name
-from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.units import format_bytes
-from formation_p2p.core.workload.blob import CHUNK_BYTES
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.net.circuit_settings import RelaySettings
-from formation_p2p.host.observe.tracing import Tracing
-from formation_p2p.host.runtime_config import Observe
-from formation_p2p.host.storage.journal import JournalParameters
-from formation_p2p.host.storage.state import Retention
+from formation_p2p.machine.core.bounds import check_host_name
+from formation_p2p.machine.home import Home
+from formation_p2p.observe.tracing import Tracing
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
+from formation_p2p.peer.runtime_config import Observe
+from formation_p2p.reach.circuit_settings import RelaySettings
+from formation_p2p.state.journal import JournalParameters
+from formation_p2p.state.state import Retention
+from formation_p2p.trust.core.network import Network, parse_invite
+from formation_p2p.workload.core.blob import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -102,7 +102,7 @@ class NodeBase:
 
         `metrics` is an address, such as `127.0.0.1:9464`, where Prometheus finds what
         docs/metrics.md lists. `traces` has jobs traced with OpenTelemetry
-        (host/observe/tracing.py), by the tracer provider that the application has set, or by one
+        (observe/tracing.py), by the tracer provider that the application has set, or by one
         given here.
 
         `code` is what goes along with calls of Python functions (docs/environments.md): `auto` for

@@ -13,20 +13,20 @@ from pathlib import Path
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.job import JobHandle
 from formation_p2p.api.parcels import JobPacker
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd
-from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.content.job_data import JobData
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, StateError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.peer.events import Resume, Submit
-from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.workload.memory_estimate import MemoryEstimate
-from formation_p2p.host.blobs.job_data import JobData
-from formation_p2p.host.policies import parse_policy
-from formation_p2p.host.shell import Shell
-from formation_p2p.host.storage.journal import Journal, JournalParameters
-from formation_p2p.host.storage.rows import JobSummary
-from formation_p2p.host.storage.state import Retention, State
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskEnd
+from formation_p2p.jobs.core.saved import SavedJob, SavedLease
+from formation_p2p.peer.core.events import Resume, Submit
+from formation_p2p.peer.shell import Shell
+from formation_p2p.placement.core.policy import PlacementPolicy
+from formation_p2p.placement.policies import parse_policy
+from formation_p2p.state.journal import Journal, JournalParameters
+from formation_p2p.state.rows import JobSummary
+from formation_p2p.state.state import Retention, State
+from formation_p2p.workload.core.memory_estimate import MemoryEstimate
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.reference import Reference
 from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.errors import FormationError, Unplaceable
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.capability import Capability, amounts
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.machine.core.capability import Capability, amounts
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.task_options import TaskOptions
 
 
 def how_many_fit(bridge: Bridge, options: TaskOptions) -> int:

@@ -37,7 +37,8 @@ from formation_p2p.api.calls import (
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.tracebacks import shorten
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.errors import FormationError
+from formation_p2p.jobs.core.job_events import (
     JobEnded,
     JobEvent,
     TaskEnd,
@@ -46,9 +47,8 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.errors import FormationError
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.workload.parcel import Parcel
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.parcel import Parcel
 
 log = logging.getLogger(__name__)
 

@@ -13,31 +13,31 @@ from typing import Final
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.task_result import TaskEnds, TaskResult
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
-    JobEnded,
-    JobEvent,
-    TaskPrinted,
-    TaskSaved,
-)
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
     NodeClosed,
 )
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.peer.events import MoveTask, OutputSeen
-from formation_p2p.core.peer.story import StoryEntry
-from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.memory_estimate import MemoryEstimate
-from formation_p2p.core.workload.work import Task
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
+    JobEnded,
+    JobEvent,
+    TaskPrinted,
+    TaskSaved,
+)
+from formation_p2p.peer.core.events import MoveTask, OutputSeen
+from formation_p2p.peer.core.story import StoryEntry
+from formation_p2p.placement.core.decision import Decision
+from formation_p2p.workload.core.memory_estimate import MemoryEstimate
+from formation_p2p.workload.core.work import Task
 
 # Times that a task has saved which are kept for a reader of events that lags behind; past it the
 # oldest are dropped. Everything else that a job tells is kept until it is read, but for output.
 MAX_UNREAD: Final = 1024
 # Output that is kept for it, with so much for each piece; past it the oldest is dropped. A worker
-# waits for the reader after 1 MiB (host/drivers/driver.py), so that nothing is dropped of what 64
+# waits for the reader after 1 MiB (drivers/driver.py), so that nothing is dropped of what 64
 # tasks print at once.
 MAX_UNREAD_BYTES: Final = 64 * MIB
 PIECE_BYTES: Final = KIB

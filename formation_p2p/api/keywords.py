@@ -6,7 +6,7 @@ from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
-from formation_p2p.core.placement.task_options import TaskOptions
+from formation_p2p.placement.core.task_options import TaskOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 

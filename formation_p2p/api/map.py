@@ -37,12 +37,12 @@ from formation_p2p.api.code import CallCode
 from formation_p2p.api.environments import resolved
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.progress import Progress, reporting
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import FormationError
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.workload.code_bundle import NO_MODULES, Code
-from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskEnd, TaskSucceeded
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.code_bundle import NO_MODULES, Code
+from formation_p2p.workload.core.parcel import LARGE_BYTES, Parcel
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 # loop of 200 ms; at 2 KiB each it is 8 MiB.
 LOOK_AHEAD: Final = 4096
 # ...and of those that are large: their memory is used again as calls end, which costs a quarter of
-# new memory. It is half of what a node holds (host/blobs/memory.py), and keeps some ten workers
+# new memory. It is half of what a node holds (content/memory.py), and keeps some ten workers
 # busy with calls of 10 ms.
 LOOK_AHEAD_LARGE: Final = 96
 # Handed over together: the ends of fewer would cost a crossing each.

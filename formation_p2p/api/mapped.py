@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from formation_p2p.api.map import Flow
 from formation_p2p.api.tracebacks import SHORTLY
-from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.jobs.core.job_events import TaskEnd, TaskSucceeded
 
 R = TypeVar("R")
 

@@ -14,23 +14,26 @@ from typing import Any, Final, Unpack
 from formation_p2p.api.calls import of_calls, referring
 from formation_p2p.api.chartering import offer_charter
 from formation_p2p.api.environments import resolved
-from formation_p2p.api.gateway_node import GatewayNode
 from formation_p2p.api.job import MAX_GRACE_S, JobHandle
 from formation_p2p.api.keywords import listing
+from formation_p2p.api.opened import Makers
 from formation_p2p.api.output import is_shown
 from formation_p2p.api.planned_calls import steps_call, with_code
 from formation_p2p.api.probing import contact_of
 from formation_p2p.api.renewal import renew_grant
-from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.paths import Rate, RoundTrip
-from formation_p2p.core.nat.reached import Reached
-from formation_p2p.core.peer.story import StoryEntry
-from formation_p2p.core.placement.decision import Decision, Discovery
-from formation_p2p.core.placement.task_options import (
+from formation_p2p.drivers.machine import Sandboxing
+from formation_p2p.environments.settings import EnvironmentSettings
+from formation_p2p.features.gateway.api.gateway_node import GatewayNode
+from formation_p2p.machine.clock import moment
+from formation_p2p.machine.core.capability import Limits
+from formation_p2p.machine.hardware import Hardware
+from formation_p2p.peer.core.story import StoryEntry
+from formation_p2p.placement.core.decision import Decision, Discovery
+from formation_p2p.placement.core.task_options import (
     DEFAULT_OPTIONS,
     Needs,
     PlacementKwargs,
@@ -38,22 +41,19 @@ from formation_p2p.core.placement.task_options import (
     TaskOptions,
     needs_of,
 )
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import Limits
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.reputation import Standing
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.plan import Plan, plan_of
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec, one_text
-from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
-from formation_p2p.core.workload.work import Work
-from formation_p2p.host.clock import moment
-from formation_p2p.host.drivers.machine import Sandboxing
-from formation_p2p.host.environments.settings import EnvironmentSettings
-from formation_p2p.host.machine.hardware import Hardware
-from formation_p2p.host.names import peer_meant
-from formation_p2p.host.policies import options_of
-from formation_p2p.host.storage.rows import JobSummary
+from formation_p2p.placement.policies import options_of
+from formation_p2p.reach.core.paths import Rate, RoundTrip
+from formation_p2p.reach.core.reached import Reached
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.state.rows import JobSummary
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.trust.core.reputation import Standing
+from formation_p2p.trust.names import peer_meant
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.plan import Plan, plan_of
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec, one_text
+from formation_p2p.workload.core.scope import EVERYTHING, ScopeShares
+from formation_p2p.workload.core.work import Work
 
 # What runs gets so long to save what it has: minutes of computing are written in less.
 GRACE_S: Final = 30.0

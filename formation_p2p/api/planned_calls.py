@@ -15,14 +15,14 @@ from formation_p2p.api.code import CallCode
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import good_for
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.code_bundle import Code
-from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
-from formation_p2p.core.workload.plan import Plan, PlannedTask
-from formation_p2p.core.workload.work import FunctionPickle, PythonCall, task_id
-from formation_p2p.host.drivers.python_checkpoint import Steps
-from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
+from formation_p2p.drivers.python_checkpoint import Steps
+from formation_p2p.machine.pythons import CLOUDPICKLE, own_name
+from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.code_bundle import Code
+from formation_p2p.workload.core.parcel import LARGE_BYTES, Parcel
+from formation_p2p.workload.core.plan import Plan, PlannedTask
+from formation_p2p.workload.core.work import FunctionPickle, PythonCall, task_id
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from formation_p2p.api.bridge import Bridge
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, Unreachable
 from formation_p2p.core.identity import PeerId
-from formation_p2p.host.machine.claim import peers_of
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.names import learn_name, named, named_peers, peer_meant
+from formation_p2p.machine.claim import peers_of
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.names import learn_name, named, named_peers, peer_meant
 
 
 async def contact_of(bridge: Bridge, text: str, own: PeerId, home: Home) -> Contact:

@@ -9,8 +9,8 @@ from typing import Final, Generic, NoReturn, TypeVar
 from formation_p2p.api.parcels import Packer
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import format_bytes
-from formation_p2p.core.workload.code_bundle import NO_MODULES, ModuleNames
-from formation_p2p.core.workload.parcel import MAX_REFERENCES, Parcel
+from formation_p2p.workload.core.code_bundle import NO_MODULES, ModuleNames
+from formation_p2p.workload.core.parcel import MAX_REFERENCES, Parcel
 
 T_co = TypeVar("T_co", covariant=True)
 

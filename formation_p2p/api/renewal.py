@@ -7,8 +7,8 @@ from typing import Final
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.core.errors import Unauthorized
-from formation_p2p.core.peer.events import AskRenewal
-from formation_p2p.host.shell import Shell
+from formation_p2p.peer.core.events import AskRenewal
+from formation_p2p.peer.shell import Shell
 
 # All that are asked have answered, or have not; and the new grant is on the disk.
 WITHIN_S: Final = 60.0

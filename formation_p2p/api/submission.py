@@ -15,18 +15,18 @@ from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.environments import resolved
 from formation_p2p.api.job import JobHandle
+from formation_p2p.api.opened import NodeServices
 from formation_p2p.api.planned_calls import with_parcels
-from formation_p2p.api.services import NodeServices
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.placement.data_rules import within_rules
-from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.units import KIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.code_bundle import Code
-from formation_p2p.core.workload.environment import Environment
-from formation_p2p.core.workload.inputs_from import changed, process_in
-from formation_p2p.core.workload.plan import Plan, tasks_of
-from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.placement.core.data_rules import within_rules
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.code_bundle import Code
+from formation_p2p.workload.core.environment import Environment
+from formation_p2p.workload.core.inputs_from import changed, process_in
+from formation_p2p.workload.core.plan import Plan, tasks_of
+from formation_p2p.workload.core.process import ProcessSpec
 
 # Files that a caller gives with a job and that are too large to travel with its tasks: they travel
 # by content, and are held until the job is over.

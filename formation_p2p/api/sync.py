@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar, cast, overload
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.node import Node
 from formation_p2p.api.reference import Reference
-from formation_p2p.api.sync_gang import gang_of
 from formation_p2p.api.sync_loop import (
     Synchronous,
     SyncJob,
@@ -25,11 +24,12 @@ from formation_p2p.api.sync_loop import (
     waits,
     without_await,
 )
-from formation_p2p.api.sync_service import service_of
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.reached import Reached
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.features.gangs.api.sync import gang_of
+from formation_p2p.features.services.api.sync import service_of
+from formation_p2p.reach.core.reached import Reached
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.scope import Scope
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from formation_p2p.api.job import JobHandle
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.errors import InvalidInput, NodeClosed
-from formation_p2p.core.workload.memory_estimate import MemoryEstimate
-from formation_p2p.core.workload.work import Task
+from formation_p2p.workload.core.memory_estimate import MemoryEstimate
+from formation_p2p.workload.core.work import Task
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,7 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from formation_p2p.api.tracebacks import with_lines
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.code.packages import naming_package
+from formation_p2p.code.untracked import missed_in
+from formation_p2p.core.errors import (
+    Disagreement,
+    FormationError,
+    ResultTooLarge,
+    TaskFailed,
+    Unauthorized,
+    Unplaceable,
+)
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.refusals import Denied, Refusal, TooClose
+from formation_p2p.jobs.core.job_events import (
     Answer,
     Attempt,
     CodeSent,
@@ -21,21 +33,9 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.errors import (
-    Disagreement,
-    FormationError,
-    ResultTooLarge,
-    TaskFailed,
-    Unauthorized,
-    Unplaceable,
-)
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.refusals import Denied, Refusal, TooClose
-from formation_p2p.core.workload.content import Content
-from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.host.code.packages import naming_package
-from formation_p2p.host.code.untracked import missed_in
-from formation_p2p.host.names import named, with_names
+from formation_p2p.trust.names import named, with_names
+from formation_p2p.workload.core.content import Content
+from formation_p2p.workload.core.outcome import FailureKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class TaskResult:
                 why = f"{who} failed on {named(last.worker)}: {told}"
                 if told := missed_in(last.why, self.left_out):
                     why = f"{why.rstrip()}\n{told}"
-                from formation_p2p.core.workload.large_result import kept_size
+                from formation_p2p.workload.core.large_result import kept_size
 
                 if (size := kept_size(self.kind, self.result)) is not None:
                     return ResultTooLarge(why, last.worker, size, self.result)

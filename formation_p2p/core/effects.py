@@ -1,8 +1,8 @@
 """What every layer's inputs and outputs share.
 
 The core never acts: it is told of events and returns effects, both frozen nouns that print and
-compare. Each layer defines its own beside the messages they carry (`core/dht/rpc.py`,
-`core/negotiation/session.py`, `core/execution/effects.py`); `peer/` names them all in one union.
+compare. Each layer defines its own beside the messages they carry (`dht/core/rpc.py`,
+`leases/core/session.py`, `drivers/core/effects.py`); `peer/` names them all in one union.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class ResultTooLarge(TaskFailed):
     """A call returned more than its `max_result`. Its worker keeps the result for an hour, where it
     has room: `Node.fetch_result` gets it.
 
-    `record` names it (core/workload/parcel.py), `size_bytes` is what it has.
+    `record` names it (workload/core/parcel.py), `size_bytes` is what it has.
     """
 
     def __init__(self, message: str, worker: str, size_bytes: int, record: bytes) -> None:

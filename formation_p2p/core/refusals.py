@@ -16,7 +16,7 @@ from formation_p2p.core.units import format_bytes, format_micro, format_milli
 _AMOUNTS: Final[Mapping[str, Callable[[int], str]]] = {
     **dict.fromkeys(("cpu", "gpu.share"), format_milli),
     **dict.fromkeys(("memory", "storage", "gpu.memory"), format_bytes),
-    # What a worker gives to one circle of those that it knows (core/workload/scope.py).
+    # What a worker gives to one circle of those that it knows (workload/core/scope.py).
     **dict.fromkeys(("share.local", "share.cell", "share.org"), format_milli),
     **dict.fromkeys(("share.federation", "share.commons"), format_milli),
 }

@@ -12,20 +12,20 @@ import random
 from dataclasses import replace
 from typing import Any, Final
 
-from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.peer.events import OfferCharter
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import SignedCharter, draft, read_charter, sign
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import OfferCharter
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import SignedCharter, draft, read_charter, sign
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.work import Task
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 NODES: Final = 1000
 # One in so many only submits: it hears the least.

@@ -16,21 +16,21 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.peer.events import OfferCharter
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.charter import Charter, Member
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import draft, sign
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.core.workload.work import Task, task_id
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import OfferCharter
+from formation_p2p.trust.core.charter import Charter, Member
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import draft, sign
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.scope import Place
+from formation_p2p.workload.core.work import Task, task_id
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 NEEDS: Final = Requirements(driver="process")
 CORES: Final = 4

@@ -14,30 +14,30 @@ import hashlib
 import random
 from typing import Any, Final
 
-from formation_p2p.core.dispatch.fetch import CopyOutputs, SpreadCheckpoint
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.execution.effects import ExecutionSaved
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import Dispatch
-from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import OfferCharter, PeerEvent
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.charter import Region
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.hints import Hints, Kind
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.drivers.core.effects import ExecutionSaved
+from formation_p2p.jobs.core.fetch import CopyOutputs, SpreadCheckpoint
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.leases.core.messages import Dispatch
+from formation_p2p.leases.core.session import Send
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import OfferCharter, PeerEvent
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.trust.core.charter import Region
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.hints import Hints, Kind
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.process import ProcessResult
+from formation_p2p.workload.core.scope import Place
+from formation_p2p.workload.core.work import Task
 from simulations.cooperation.charter import Board
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 NEEDS: Final = Requirements(cpu_milli=1000, driver="process")
 INSIDE: Final = Hints(region="eu", required=frozenset({Kind.REGION}))

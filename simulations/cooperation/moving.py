@@ -10,20 +10,20 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskRetried, TaskSaved, TaskSucceeded
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.execution.effects import ExecutionSaved, Work
-from formation_p2p.core.peer.events import MoveTask, Resume, Vacate
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.checkpoint import inline
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.core.workload.work import Task, task_id
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.drivers.core.effects import ExecutionSaved, Work
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded, TaskRetried, TaskSaved, TaskSucceeded
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import MoveTask, Resume, Vacate
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.checkpoint import inline
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.work import Task, task_id
+from simulations.simulator.disk import Disk
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 
 NEEDS: Final = Requirements(driver="process")
 RUN_S: Final = 100.0
@@ -33,7 +33,7 @@ WORKERS: Final = ("alice", "carol", "dave", "erin")
 # What happens to a job of three tasks in its chaos, some seconds apart.
 TROUBLES: Final = ("kill", "kill with a holder", "leave", "move", "scheduler", "nothing")
 TASKS: Final = 3
-# A task that loses five workers is given up (max_lost in core/dispatch/parameters.py).
+# A task that loses five workers is given up (max_lost in jobs/core/parameters.py).
 MAX_KILLED: Final = 4
 
 

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import TaskDisagreed, TaskPlaced, TaskSucceeded
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Rights, bind, issue
-from formation_p2p.core.trust.network import Network
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.core.workload.quorum import Quorum
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.core.workload.work import Task, task_id
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import TaskDisagreed, TaskPlaced, TaskSucceeded
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.trust.core.grants import Rights, bind, issue
+from formation_p2p.trust.core.network import Network
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.quorum import Quorum
+from formation_p2p.workload.core.scope import Place
+from formation_p2p.workload.core.work import Task, task_id
+from simulations.simulator.executor import Running
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 WORKERS: Final = 100
 LIARS: Final = 20

@@ -14,27 +14,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded
+from formation_p2p.leases.core.messages import (
     AccountRows,
     AskAccount,
     AskSlice,
     SliceAnswer,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.session import Received
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Rights, read_grant
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.work import Task, task_id
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.leases.core.session import Received
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.trust.core.grants import Rights, read_grant
+from formation_p2p.trust.core.quota import Quota
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.work import Task, task_id
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 NEEDS: Final = Requirements(driver="process")
 HOURS: Final = 100

@@ -26,12 +26,16 @@ from typing import Final
 
 import trio
 
-from formation_p2p.core.dht import codec
-from formation_p2p.core.dht.messages import FindNode
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, parse_peer_id
-from formation_p2p.core.nat.circuit_messages import (
+from formation_p2p.dht.core import codec
+from formation_p2p.dht.core.messages import FindNode
+from formation_p2p.machine.home import Home
+from formation_p2p.net.handlers import Answer, NetworkEvent
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.reach.core.circuit_messages import (
     HOP_PROTOCOL,
     MAX_MESSAGE_BYTES,
     Connect,
@@ -41,11 +45,7 @@ from formation_p2p.core.nat.circuit_messages import (
     encode_hop,
     parse_hop_reply,
 )
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.net.handlers import Answer, NetworkEvent
-from formation_p2p.host.net.stack import Stack
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
+from formation_p2p.reach.stack import Stack
 
 CONNECTS: Final = 1000
 AT_ONCE: Final = 16

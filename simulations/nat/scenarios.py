@@ -36,7 +36,7 @@ LOAD_S: Final = 180.0
 RELAYED_SHARE: Final = 1 / 16
 # The gate is looked at this often while the load moves to the direct connection.
 LOOK_S: Final = 0.02
-# A worker that is cut off notices within 32 s (host/net/transport/parameters.py); it reserves anew.
+# A worker that is cut off notices within 32 s (net/transport/parameters.py); it reserves anew.
 REBIND_S: Final = 45.0
 RESTART_S: Final = 20.0
 START_S: Final = 60.0

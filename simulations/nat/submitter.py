@@ -32,10 +32,10 @@ from statistics import median
 from typing import Any, Final
 
 from formation_p2p import FormationError, JobHandle, Node, ProcessSpec, python_calls
-from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskSucceeded, WorkerLost
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.paths import Path as Way
-from formation_p2p.host.net import stack  # noqa: F401 - before the clock runs: it takes a second
+from formation_p2p.jobs.core.job_events import TaskPlaced, TaskSucceeded, WorkerLost
+from formation_p2p.reach import stack  # noqa: F401 - before the clock runs: it takes a second
+from formation_p2p.reach.core.paths import Path as Way
 
 STEP_S: Final = 0.02
 # An echo that has not come by now is lost with the connection.

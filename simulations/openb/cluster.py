@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
 from simulations.openb.trace import Machine, Pod
 
 Ints = npt.NDArray[np.int64]

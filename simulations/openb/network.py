@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from formation_p2p.core.capability.buckets import buckets_of, widening
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI, Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.buckets import buckets_of, widening
 from simulations.openb.cluster import Bools, Cluster, Ints
 from simulations.openb.trace import Machine, Pod
 

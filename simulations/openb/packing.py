@@ -1,6 +1,6 @@
 """`packed` as the library has it, on a handful of candidates found by XOR, in columns.
 
-What is compared here are the very numbers of `core/placement/fragmentation.py`; a test holds both
+What is compared here are the very numbers of `placement/core/fragmentation.py`; a test holds both
 against each other. Each machine remembers the tasks that it was asked about, and the sum of what
 the candidates remember is the mix.
 """
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.fragmentation import (
+from formation_p2p.placement.core.fragmentation import (
     IDLE_PER_FRAGMENT,
     MAX_SCARCITY,
     SCARCITY_MILLI,
 )
-from formation_p2p.core.workload.mix import EMPTY_MIX, MAX_SHAPES, REMEMBERED
-from formation_p2p.core.workload.mix import Shape as SeenShape
+from formation_p2p.workload.core.mix import EMPTY_MIX, MAX_SHAPES, REMEMBERED
+from formation_p2p.workload.core.mix import Shape as SeenShape
 from simulations.openb.cluster import Cluster, Ints
 from simulations.openb.network import Found, Network, requirements
 from simulations.openb.policies import Choice, Stateless

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
 from simulations.openb.cluster import NONE, Cluster, Ints
 from simulations.openb.trace import Pod, Shape
 from simulations.openb.wasted import Expected

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, normalise_model
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI, normalise_model
 
 DATA: Final = Path(os.environ.get("FORMATION_DATA", Path(__file__).parents[3] / "shared" / "data"))
 LISTS: Final = ("default", "cpu100", "gpushare40", "gpuspec10", "multigpu20")

@@ -1,4 +1,4 @@
-"""Fragments of many machines at once: what `core/placement/fragmentation.py` says, in columns."""
+"""Fragments of many machines at once: what `placement/core/fragmentation.py` says, in columns."""
 
 from __future__ import annotations
 

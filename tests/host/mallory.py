@@ -9,13 +9,13 @@ from typing import Protocol
 import trio
 
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.host.net.transport import negotiation as net_negotiation
-from formation_p2p.host.net.transport import noise
-from formation_p2p.host.net.transport.byte_stream import ByteStream
-from formation_p2p.host.net.transport.frames import encode_frame
-from formation_p2p.host.net.transport.noise import NoiseKeys
-from formation_p2p.host.net.transport.tcp import TcpStream
-from formation_p2p.host.net.transport.upgrade import NoiseStream
+from formation_p2p.net.transport import negotiation as net_negotiation
+from formation_p2p.net.transport import noise
+from formation_p2p.net.transport.byte_stream import ByteStream
+from formation_p2p.net.transport.frames import encode_frame
+from formation_p2p.net.transport.noise import NoiseKeys
+from formation_p2p.net.transport.tcp import TcpStream
+from formation_p2p.net.transport.upgrade import NoiseStream
 
 NOBODY = PeerId("")
 HEADER = struct.Struct("!BBHII")

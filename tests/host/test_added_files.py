@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.content.files import NoRoom
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.host.blobs.files import NoRoom
-from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.workload.core.blob import Blob
 from tests.support.data_world import content
 
 

@@ -8,9 +8,12 @@ import pytest
 import trio
 
 from formation_p2p.core.errors import ProtocolViolation, RemoteError
-from formation_p2p.core.nat import autonat_messages as messages
-from formation_p2p.core.nat.autonat import MAX_DATA_BYTES, MIN_DATA_BYTES
-from formation_p2p.core.nat.autonat_messages import (
+from formation_p2p.net.connection import Connection
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.reach.core import autonat_messages as messages
+from formation_p2p.reach.core.autonat import MAX_DATA_BYTES, MIN_DATA_BYTES
+from formation_p2p.reach.core.autonat_messages import (
     BACK_PROTOCOL,
     REQUEST_PROTOCOL,
     DialDataRequest,
@@ -19,9 +22,6 @@ from formation_p2p.core.nat.autonat_messages import (
     DialStatus,
     Status,
 )
-from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from tests.support.own_network import in_own_network
 from tests.support.stacks import Node, running
 from tests.support.waiting import until

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.content import files
+from formation_p2p.content import store as blob_store
+from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.files import NoRoom
+from formation_p2p.content.holders import FORGOTTEN_S, MAX_HOLDERS, MAX_HOLDS, Holders
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid
-from formation_p2p.host.blobs import files
-from formation_p2p.host.blobs import store as blob_store
-from formation_p2p.host.blobs.files import NoRoom
-from formation_p2p.host.blobs.holders import FORGOTTEN_S, MAX_HOLDERS, MAX_HOLDS, Holders
-from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.workload.core.blob import RAW, Blob, Cid
 from tests.support.data_world import Holder, content
 from tests.support.stacks import run, running
 

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Unreachable
-from formation_p2p.core.data.delegation import Delegation
-from formation_p2p.core.data.messages import Open
+from formation_p2p.content.core.delegation import Delegation
+from formation_p2p.content.core.messages import Open
+from formation_p2p.content.held_for_others import is_held
+from formation_p2p.content.readers import MAX_SHOWN
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import draft, sign
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.scope import Place, Scope
-from formation_p2p.host.blobs.held_for_others import is_held
-from formation_p2p.host.blobs.readers import MAX_SHOWN
-from formation_p2p.host.clock import moment
+from formation_p2p.machine.clock import moment
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import draft, sign
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.data_rule import DataRule
+from formation_p2p.workload.core.scope import Place, Scope
 from tests.support.data_world import ROOT, Holder, from_
 from tests.support.stacks import run, running
 from tests.support.waiting import until

@@ -10,20 +10,20 @@ import pytest
 import trio
 
 from formation_p2p import Node, Unreachable
-from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.held_for_others import is_held
+from formation_p2p.content.rules import MAX_PARTIES, MAX_RULES
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.records import codec
-from formation_p2p.core.trust.charter import Region
-from formation_p2p.core.trust.grants import Right, Rights, issue
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.data_rule import OPEN, DataRule
-from formation_p2p.core.workload.scope import Place, Scope
-from formation_p2p.host.blobs.held_for_others import is_held
-from formation_p2p.host.blobs.rules import MAX_PARTIES, MAX_RULES
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.storage.charter_file import CharterFile
+from formation_p2p.machine.home import Home
+from formation_p2p.records.core import codec
+from formation_p2p.state.charter_file import CharterFile
+from formation_p2p.trust.core.charter import Region
+from formation_p2p.trust.core.grants import Right, Rights, issue
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.data_rule import OPEN, DataRule
+from formation_p2p.workload.core.scope import Place, Scope
 from tests.host.test_places import SOON_S, Silent
 from tests.support.charters import charter_at
 from tests.support.data_world import ROOT, Holder, from_

@@ -7,7 +7,7 @@ import py_compile
 from importlib.util import cache_from_source
 from pathlib import Path
 
-from formation_p2p.host.drivers.bytecode import compiled
+from formation_p2p.drivers.bytecode import compiled
 
 
 def test_bytecode_is_used_where_it_is_of_the_source_as_it_is(tmp_path: Path) -> None:

@@ -8,9 +8,13 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import Chunk, Keep, Open, Opened, Want, parse_request
-from formation_p2p.core.dispatch.fetch import (
+from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.messages import Chunk, Keep, Open, Opened, Want, parse_request
+from formation_p2p.content.data_stream import _framed
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.units import MIB
+from formation_p2p.jobs.checkpoints import WORKER_SHARE, CheckpointKeeper, job_of
+from formation_p2p.jobs.core.fetch import (
     CheckpointEvent,
     CheckpointKept,
     CheckpointSpread,
@@ -18,16 +22,12 @@ from formation_p2p.core.dispatch.fetch import (
     KeepCheckpoint,
     SpreadCheckpoint,
 )
-from formation_p2p.core.identity import Identity
-from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
-from formation_p2p.host.blobs.data_stream import _framed
-from formation_p2p.host.checkpoints import WORKER_SHARE, CheckpointKeeper, job_of
-from formation_p2p.host.net.transport.frames import read_frame
-from formation_p2p.host.net.transport.stream import MuxedStream
-from formation_p2p.host.storage.journal import Journal
-from formation_p2p.host.storage.state import State
+from formation_p2p.net.transport.frames import read_frame
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.state.journal import Journal
+from formation_p2p.state.state import State
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.checkpoint import MAX_SEQUENCE, Checkpoint
 from tests.support.data_world import Holder, Liar, content, from_
 from tests.support.stacks import run, running
 from tests.support.state_world import job_of as a_job

@@ -11,7 +11,15 @@ from trio.testing import MockClock
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.circuit_messages import (
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.net.limits import PeerLimits
+from formation_p2p.net.transport.addresses import dialable
+from formation_p2p.net.transport.errors import StreamEOF, StreamReset
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport.parameters import DEFAULTS
+from formation_p2p.net.transport.stream import WINDOW_BYTES, MuxedStream
+from formation_p2p.reach.circuit_settings import RelaySettings
+from formation_p2p.reach.core.circuit_messages import (
     MAX_MESSAGE_BYTES,
     STOP_PROTOCOL,
     Answered,
@@ -20,18 +28,10 @@ from formation_p2p.core.nat.circuit_messages import (
     encode_stop,
     parse_stop,
 )
-from formation_p2p.core.nat.paths import Path
-from formation_p2p.core.nat.relay import RelayFor
-from formation_p2p.core.nat.shares import FairShares
-from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.circuit_settings import RelaySettings
-from formation_p2p.host.net.limits import PeerLimits
-from formation_p2p.host.net.relaying import Turns
-from formation_p2p.host.net.transport.addresses import dialable
-from formation_p2p.host.net.transport.errors import StreamEOF, StreamReset
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
-from formation_p2p.host.net.transport.parameters import DEFAULTS
-from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
+from formation_p2p.reach.core.paths import Path
+from formation_p2p.reach.core.relay import RelayFor
+from formation_p2p.reach.core.shares import FairShares
+from formation_p2p.reach.relaying import Turns
 from tests.support.circuits import (
     BULK,
     GRANT,

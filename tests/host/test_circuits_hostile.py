@@ -11,7 +11,17 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import peer_id_to_bytes
-from formation_p2p.core.nat.circuit_messages import (
+from formation_p2p.net.connection import Connection
+from formation_p2p.net.transport.addresses import CircuitAddress
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport.negotiation import proposal
+from formation_p2p.net.transport.noise import PROTOCOL as NOISE_PROTOCOL
+from formation_p2p.net.transport.parameters import DEFAULTS
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.reach.circuit_settings import RelaySettings
+from formation_p2p.reach.circuits import MAX_INCOMING
+from formation_p2p.reach.core.circuit_messages import (
     HOP_PROTOCOL,
     MAX_MESSAGE_BYTES,
     STOP_PROTOCOL,
@@ -26,19 +36,9 @@ from formation_p2p.core.nat.circuit_messages import (
     encode_stop,
     parse_stop,
 )
-from formation_p2p.core.nat.relay import Relay, RelayFor, RelayParameters
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.host.net.circuit_settings import RelaySettings
-from formation_p2p.host.net.circuits import MAX_INCOMING
-from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.relaying import Relaying
-from formation_p2p.host.net.transport.addresses import CircuitAddress
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
-from formation_p2p.host.net.transport.negotiation import proposal
-from formation_p2p.host.net.transport.noise import PROTOCOL as NOISE_PROTOCOL
-from formation_p2p.host.net.transport.parameters import DEFAULTS
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.reach.core.relay import Relay, RelayFor, RelayParameters
+from formation_p2p.reach.relaying import Relaying
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from tests.support.circuits import (
     GRANT,
     circuit_to,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.trust.grants import Right, Rights, check
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.claim import claim
-from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
+from formation_p2p.machine.claim import claim
+from formation_p2p.machine.home import MAX_IDENTITIES, Home
+from formation_p2p.trust.core.grants import Right, Rights, check
+from formation_p2p.trust.core.network import parse_invite
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.places import UNKNOWN
 from formation_p2p.core.errors import InvalidInput, LocalError, Unreachable
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.code_bundle import MAX_BUNDLE_BYTES, CodeFile, write_bundle
-from formation_p2p.host.blobs.places import UNKNOWN
-from formation_p2p.host.drivers.code_cache import CodeCache
+from formation_p2p.drivers.code_cache import CodeCache
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.code_bundle import MAX_BUNDLE_BYTES, CodeFile, write_bundle
 from simulations.branch import branches
 from tests.support.users import be_ordinary
 from tests.support.waiting import run

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.cli.script import code_of
+from formation_p2p.code.collect import Collected, collect, collect_listed
+from formation_p2p.code.imports import absolute, imported_in, mentioned_in
+from formation_p2p.code.modules import Search
+from formation_p2p.code.untracked import WHY, missed_in
+from formation_p2p.command.script import code_of
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.code_bundle import read_bundle
-from formation_p2p.host.code.collect import Collected, collect, collect_listed
-from formation_p2p.host.code.imports import absolute, imported_in, mentioned_in
-from formation_p2p.host.code.modules import Search
-from formation_p2p.host.code.untracked import WHY, missed_in
+from formation_p2p.workload.core.code_bundle import read_bundle
 
 
 @pytest.fixture

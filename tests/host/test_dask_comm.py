@@ -18,13 +18,21 @@ from distributed.comm.core import CommClosedError
 from distributed.protocol import to_serialize
 
 from formation_p2p.core.errors import TaskFailed
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.dask.cluster import MAX_STARTS, ClusterSpec, FormationCluster
-from formation_p2p.dask.comm import PREFIX, FormationBackend
-from formation_p2p.dask.door import Door, Pair
-from formation_p2p.dask.member import SCHEDULER_PORT, MemberWorker
-from formation_p2p.dask.place import GANG, GANG_ID, RANK, Place, own_place, owned, place_for
-from formation_p2p.dask.scheduler import FormationScheduler
+from formation_p2p.features.dask.cluster import MAX_STARTS, ClusterSpec, FormationCluster
+from formation_p2p.features.dask.comm import PREFIX, FormationBackend
+from formation_p2p.features.dask.door import Door, Pair
+from formation_p2p.features.dask.member import SCHEDULER_PORT, MemberWorker
+from formation_p2p.features.dask.place import (
+    GANG,
+    GANG_ID,
+    RANK,
+    Place,
+    own_place,
+    owned,
+    place_for,
+)
+from formation_p2p.features.dask.scheduler import FormationScheduler
+from formation_p2p.machine.core.requirements import Requirements
 from tests.support.programs import DEADLINE_S
 
 GANG_NAME = "0" * 32
@@ -248,7 +256,7 @@ async def test_a_cluster_outlives_its_first_scheduler_and_workers_that_fail(memb
 def test_a_member_returns_the_memory_of_freed_arrays() -> None:
     program = """
 import numpy as np, psutil
-from formation_p2p.dask.member import return_freed_memory
+from formation_p2p.features.dask.member import return_freed_memory
 return_freed_memory()
 used = psutil.Process().memory_info
 np.ones(2**21)  # 16 MiB; glibc takes further ones of this size from its heap by default

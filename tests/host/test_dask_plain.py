@@ -31,14 +31,14 @@ from distributed.protocol.serialize import Pickled, ToPickle
 from IPython.core.formatters import HTMLFormatter
 
 from formation_p2p.core.errors import InvalidInput, NotPlain, RemoteError, StateError
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.dask.cluster import ClusterSpec
-from formation_p2p.dask.comm import MARKED
-from formation_p2p.dask.kept import Kept
-from formation_p2p.dask.member import differing, marked, versions
-from formation_p2p.dask.plain import loads
-from formation_p2p.dask.streams_only import StreamsOnly
-from formation_p2p.host.drivers import result_pickler
+from formation_p2p.drivers import result_pickler
+from formation_p2p.features.dask.cluster import ClusterSpec
+from formation_p2p.features.dask.comm import MARKED
+from formation_p2p.features.dask.kept import Kept
+from formation_p2p.features.dask.member import differing, marked, versions
+from formation_p2p.features.dask.plain import loads
+from formation_p2p.features.dask.streams_only import StreamsOnly
+from formation_p2p.machine.core.requirements import Requirements
 
 # As members have it.
 register_serialization_family(MARKED, partial(marked, result_pickler, threading.Lock()), None)

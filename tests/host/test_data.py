@@ -14,32 +14,32 @@ from typing import Any
 import pytest
 import trio
 
-from formation_p2p.core.data import fetch as fetching
-from formation_p2p.core.data import messages
-from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import BlobRefused, Chunk, Open, Opened, Want, pack_request
+from formation_p2p.content import files as blob_files
+from formation_p2p.content import readers
+from formation_p2p.content.core import fetch as fetching
+from formation_p2p.content.core import messages
+from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.messages import BlobRefused, Chunk, Open, Opened, Want, pack_request
+from formation_p2p.content.data_stream import PROTOCOL, DataStream
+from formation_p2p.content.files import NoRoom
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import LocalError, Unreachable
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.host.blobs import files as blob_files
-from formation_p2p.host.blobs import readers
-from formation_p2p.host.blobs.data_stream import PROTOCOL, DataStream
-from formation_p2p.host.blobs.files import NoRoom
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.clock import moment
-from formation_p2p.host.drivers.driver import Execution
-from formation_p2p.host.drivers.process import MAX_AHEAD_BYTES, ProcessDriver
-from formation_p2p.host.drivers.scratch import scratch_folder
-from formation_p2p.host.net.limits import MAX_DATA_STREAMS
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.frames import encode_frame
-from formation_p2p.host.net.transport.parameters import NetParameters
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.drivers.driver import Execution
+from formation_p2p.drivers.process import MAX_AHEAD_BYTES, ProcessDriver
+from formation_p2p.drivers.scratch import scratch_folder
+from formation_p2p.machine.clock import moment
+from formation_p2p.net.limits import MAX_DATA_STREAMS
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.frames import encode_frame
+from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.process import ProcessSpec
 from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.support.drivers_world import Recorder, bare_machine
 from tests.support.stacks import run, running

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.core.data.delegation import DELEGATED_S, Delegation
+from formation_p2p.content.core.delegation import DELEGATED_S, Delegation
+from formation_p2p.content.fetch_run import Delegations
+from formation_p2p.content.readers import MAX_PLACES, OwnersPlaces
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.blob import RAW, Cid, digest_of
-from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.scope import Place, Scope
-from formation_p2p.host.blobs.fetch_run import Delegations
-from formation_p2p.host.blobs.readers import MAX_PLACES, OwnersPlaces
+from formation_p2p.workload.core.blob import RAW, Cid, digest_of
+from formation_p2p.workload.core.data_rule import DataRule
+from formation_p2p.workload.core.scope import Place, Scope
 from tests.support.data_world import ROOT, Holder, content
 from tests.support.stacks import run, running
 

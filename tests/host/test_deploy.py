@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.flags import parse_duration_s
-from formation_p2p.cli.main import app
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.host.machine.service_manager import ENDING_S, stops_within
-from formation_p2p.host.shell import LEAVE_S, VACATE_S
+from formation_p2p.command.flags import parse_duration_s
+from formation_p2p.command.main import app
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.machine.service_manager import ENDING_S, stops_within
+from formation_p2p.peer.shell import LEAVE_S, VACATE_S
 from tests.support.programs import ROOT
 
 DEPLOY = ROOT / "docs" / "deploy"

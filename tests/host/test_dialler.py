@@ -10,8 +10,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
-from formation_p2p.host.net.dialler import MAX_DIALS_OF_PEER
-from formation_p2p.host.net.transport.parameters import NetParameters
+from formation_p2p.net.dialler import MAX_DIALS_OF_PEER
+from formation_p2p.net.transport.parameters import NetParameters
 from tests.support.loopback import HOST, tcp
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import AT_ONCE_S, HANGS_S, IDLE_S, until

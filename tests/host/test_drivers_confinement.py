@@ -18,18 +18,18 @@ import psutil
 import pytest
 import trio
 
-from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers import supervisor
-from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-from formation_p2p.host.drivers.ending import Ending, read_ending
-from formation_p2p.host.drivers.groups import Groups, ProcessGroup, _place
-from formation_p2p.host.drivers.machine import MAX_COUNTED, Cores, Machine
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.host.drivers.scratch import ScratchFolders, clear_scratch, scratch_folder
+from formation_p2p.drivers import supervisor
+from formation_p2p.drivers.core.limits import TaskLimits
+from formation_p2p.drivers.driver import Driver, LeaseDriver
+from formation_p2p.drivers.ending import Ending, read_ending
+from formation_p2p.drivers.groups import Groups, ProcessGroup, _place
+from formation_p2p.drivers.machine import MAX_COUNTED, Cores, Machine
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.python import PythonDriver
+from formation_p2p.drivers.scratch import ScratchFolders, clear_scratch, scratch_folder
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import (
     DAEMON,
@@ -197,9 +197,9 @@ from pathlib import Path
 import cloudpickle
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import DAEMON, ALease, Recorder, an_execution, bare_machine
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.python import PythonDriver
+from formation_p2p.workload.core.process import ProcessSpec
 from tests.support.waiting import HANGS_S, until
 
 root = Path(sys.argv[1])
@@ -481,7 +481,7 @@ def test_two_nodes_of_a_process_have_groups_at_the_same_time() -> None:
 # Prints in which group a child begins, and whether that is what the supervisor takes it for.
 BORN = """
 import os, sys
-from formation_p2p.host.drivers import supervisor
+from formation_p2p.drivers import supervisor
 child, is_in_group = supervisor.fork(os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY))
 if child == 0:
     print(next(x for x in open("/proc/self/cgroup") if x.startswith("0::")).strip(), is_in_group)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
-from formation_p2p.host.drivers import supervisor
-from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.drivers import supervisor
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome
 from tests.support.drivers_world import outcome_of_process, printed
 from tests.support.sandboxes import needs_sandbox
 

@@ -11,17 +11,17 @@ from typing import cast
 import pytest
 import trio
 
+from formation_p2p.content.places import UNKNOWN
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ImageSpec, ProcessResult
-from formation_p2p.host.blobs.places import UNKNOWN
-from formation_p2p.host.drivers.driver import BlobAccess
-from formation_p2p.host.drivers.engine import Engine
-from formation_p2p.host.drivers.image import ImageDriver
+from formation_p2p.drivers.driver import BlobAccess
+from formation_p2p.features.containers.engine import Engine
+from formation_p2p.features.containers.image import ImageDriver
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.data_rule import DataRule
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.process import ImageSpec, ProcessResult
 from tests.support.drivers_world import Recorder, an_execution, bare_machine, within
 from tests.support.waiting import HANGS_S
 

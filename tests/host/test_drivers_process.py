@@ -18,10 +18,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
-from formation_p2p.core.workload.work import MAX_RESULT_BYTES
-from formation_p2p.host.drivers.driver import (
+from formation_p2p.drivers.driver import (
     AGAIN_S,
     ANSWER_S,
     ASK_BYTES,
@@ -29,10 +26,13 @@ from formation_p2p.host.drivers.driver import (
     MAX_OUTPUT_BYTES,
     Reader,
 )
-from formation_p2p.host.drivers.installed import set_up_drivers
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.program import SMALL_BYTES, SMALL_FILES, write_files
+from formation_p2p.drivers.installed import set_up_drivers
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.program import SMALL_BYTES, SMALL_FILES, write_files
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
+from formation_p2p.workload.core.work import MAX_RESULT_BYTES
 from tests.support.drivers_world import (
     DAEMON,
     SPOKEN_S,

@@ -19,17 +19,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.parcel import LARGE_BYTES, is_parcel
-from formation_p2p.core.workload.work import MAX_RESULT_BYTES
-from formation_p2p.host.drivers import python_child
-from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.host.drivers.python_process import WarmInterpreter
-from formation_p2p.host.machine.pythons import own_name
-from formation_p2p.host.results.load import load_result
+from formation_p2p.drivers import python_child
+from formation_p2p.drivers.python import PythonDriver
+from formation_p2p.drivers.python_process import WarmInterpreter
+from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS
+from formation_p2p.machine.pythons import own_name
+from formation_p2p.results.load import load_result
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.parcel import LARGE_BYTES, is_parcel
+from formation_p2p.workload.core.work import MAX_RESULT_BYTES
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import (
     SPOKEN_S,

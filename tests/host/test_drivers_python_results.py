@@ -17,27 +17,27 @@ import pytest
 import trio
 
 from formation_p2p.api.arguments import ArgumentPickler
+from formation_p2p.content.arrivals import Arrivals
+from formation_p2p.content.memory import PrivateBlobs
+from formation_p2p.content.results import KEPT_S, ResultBlobs
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel, is_parcel
-from formation_p2p.host.blobs.arrivals import Arrivals
-from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.blobs.results import KEPT_S, ResultBlobs
-from formation_p2p.host.drivers.driver import BlobAccess
-from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.host.drivers.python_process import GivenResult
-from formation_p2p.host.drivers.python_session import (
+from formation_p2p.drivers.driver import BlobAccess
+from formation_p2p.drivers.python import PythonDriver
+from formation_p2p.drivers.python_process import GivenResult
+from formation_p2p.drivers.python_session import (
     FLUSH_BYTES,
     FLUSH_S,
     GATHER_S,
     GATHERED,
     Unreported,
 )
-from formation_p2p.host.results.answers import parts_of
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results.answers import parts_of
+from formation_p2p.results.load import load_result
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.parcel import LARGE_BYTES, Parcel, is_parcel
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import OWNER, ALease, an_execution, bare_machine, lease_story
 from tests.support.parcels import OWNER as WORKER
@@ -327,7 +327,7 @@ def test_a_call_that_answers_in_place_of_its_interpreter_harms_itself_alone(
 def test_of_what_is_not_allowed_the_oldest_gives_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from formation_p2p.host.blobs import results
+    from formation_p2p.content import results
 
     monkeypatch.setattr(results, "MAX_UNALLOWED_OF_OWNER_BYTES", 1200 * KIB)
 

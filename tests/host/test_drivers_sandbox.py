@@ -20,18 +20,18 @@ import pytest
 import trio
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.execution.effects import JoinGang
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
-from formation_p2p.host.drivers.lent import Lent
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.host.gang.place import MemberPlace
+from formation_p2p.drivers.bubblewrap import Bubblewrap, NoSandbox
+from formation_p2p.drivers.core.effects import JoinGang
+from formation_p2p.drivers.lent import Lent
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.python import PythonDriver
+from formation_p2p.features.gangs.host.place import MemberPlace
+from formation_p2p.leases.core.roster import Roster
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import (
     SPOKEN_S,
@@ -383,9 +383,9 @@ def test_all_that_a_task_started_dies_when_it_is_cancelled(home: Path) -> None:
 NODE = """
 import multiprocessing, sys, time, trio
 from pathlib import Path
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.workload.core.process import ProcessSpec
 from tests.support.drivers_world import Recorder, an_execution
 
 home = Path(sys.argv[1])

@@ -13,13 +13,13 @@ import wasmtime
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec, WasmSpec
-from formation_p2p.host.drivers import wasm_runner
-from formation_p2p.host.drivers.driver import MAX_OUTPUT_BYTES
-from formation_p2p.host.drivers.installed import set_up_drivers
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.wasm import WasmDriver
+from formation_p2p.drivers.driver import MAX_OUTPUT_BYTES
+from formation_p2p.drivers.installed import set_up_drivers
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.features.wasm import wasm_runner
+from formation_p2p.features.wasm.wasm import WasmDriver
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec, WasmSpec
 from tests.support.drivers_world import (
     Recorder,
     alive,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.host.entry_points import MAX_NAMES
-from formation_p2p.host.policies import POLICIES
+from formation_p2p.machine.entry_points import MAX_NAMES
+from formation_p2p.placement.policies import POLICIES
 
 SOLAR = """
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def ran(*arguments: str, on_path: tuple[Path, ...]) -> str:
 def placed(*texts: str, on_path: tuple[Path, ...]) -> list[str]:
     """Of each text the policy that a job with it has, or what is wrong with it."""
     program = f"""
-from formation_p2p.host.policies import options_of
+from formation_p2p.placement.policies import options_of
 for text in {texts!r}:
     try:
         print(repr(options_of({{"policy": text}}).policy))

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.script import script_of, with_header
+from formation_p2p.command.script import script_of, with_header
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.environment import Env, Environment
-from formation_p2p.host.environments.prepare import with_environment
-from formation_p2p.host.environments.requirements import Read, python_for, read_env, script_env
-from formation_p2p.host.environments.settings import EnvironmentSettings, configured_index
-from formation_p2p.host.environments.uv import uv_program
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.environments.prepare import with_environment
+from formation_p2p.environments.requirements import Read, python_for, read_env, script_env
+from formation_p2p.environments.settings import EnvironmentSettings, configured_index
+from formation_p2p.environments.uv import uv_program
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.machine.pythons import own_name
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.environment import Env, Environment
 from tests.support.packages import an_index, wheel
 
 HASH = "0a" * 32

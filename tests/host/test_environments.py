@@ -22,23 +22,23 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.places import UNKNOWN
 from formation_p2p.core.errors import Unreachable
-from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.resources.environment import MAX_WARM
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.environment import Environment
-from formation_p2p.host.blobs.places import UNKNOWN
-from formation_p2p.host.drivers.driver import BlobAccess, Stream
-from formation_p2p.host.drivers.environment_build import BuiltEnvironment, environment_for
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.environments import compile_all
-from formation_p2p.host.environments.cache import MAX_BUILDS, EnvironmentCache
-from formation_p2p.host.environments.settings import EnvironmentSettings
-from formation_p2p.host.environments.uv import EnvironmentFailed
-from formation_p2p.host.machine.folders import folder_bytes
+from formation_p2p.drivers.core.limits import TaskLimits
+from formation_p2p.drivers.driver import BlobAccess, Stream
+from formation_p2p.drivers.environment_build import BuiltEnvironment, environment_for
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.environments import compile_all
+from formation_p2p.environments.cache import MAX_BUILDS, EnvironmentCache
+from formation_p2p.environments.settings import EnvironmentSettings
+from formation_p2p.environments.uv import EnvironmentFailed
+from formation_p2p.machine.core.environment import MAX_WARM
+from formation_p2p.machine.folders import folder_bytes
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.environment import Environment
 from tests.support.drivers_world import within
 from tests.support.packages import Index, an_index, holds, source, wheel
 from tests.support.sandboxes import needs_sandbox

@@ -16,11 +16,11 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.stack import KAD_PROTOCOL
-from formation_p2p.host.net.transport.frames import encode_frame
-from formation_p2p.host.net.transport.parameters import NetParameters
-from formation_p2p.host.net.transport.stream import WINDOW_BYTES
-from formation_p2p.host.net.transport.yamux import STRANGERS_UNREAD_BYTES
+from formation_p2p.net.transport.frames import encode_frame
+from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.net.transport.stream import WINDOW_BYTES
+from formation_p2p.net.transport.yamux import STRANGERS_UNREAD_BYTES
+from formation_p2p.reach.stack import KAD_PROTOCOL
 from tests.host import mallory
 from tests.support.stacks import Answer, Node, run, running
 from tests.support.waiting import HANGS_S, IDLE_S, until

@@ -8,8 +8,8 @@ import cbor2
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.host.drivers.process import packed_files, put_files, take_restored
+from formation_p2p.drivers.process import packed_files, put_files, take_restored
+from formation_p2p.workload.core.process import ProcessSpec
 
 SPEC = ProcessSpec(("a",), checkpoint_files=("state", "models/last"))
 

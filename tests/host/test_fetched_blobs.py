@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
+from formation_p2p.content.lent_blob import Lent
+from formation_p2p.content.private import FetchedBlobs
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB
-from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.lent_blob import Lent
-from formation_p2p.host.blobs.private import FetchedBlobs
+from formation_p2p.workload.core.private_blob import PrivateBlob
 from tests.support.drivers_world import open_descriptors
 
 ALICE, BOB = (Contact(Identity.from_seed(bytes([n]) * 32).peer_id) for n in (1, 2))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.host.machine.folders import changed_ns, remove_folder_now
+from formation_p2p.machine.folders import changed_ns, remove_folder_now
 
 
 def test_a_folder_that_becomes_a_link_while_it_is_removed_leaves_what_that_names(

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.records.envelope import varint
-from formation_p2p.host.net.transport.frames import Deframer, encode_frame
+from formation_p2p.net.transport.frames import Deframer, encode_frame
+from formation_p2p.records.core.envelope import varint
 
 LIMIT = 1000
 

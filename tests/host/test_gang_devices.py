@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.core.execution.limits import TaskLimits
-from formation_p2p.core.gang.network import address_of
-from formation_p2p.core.negotiation.roster import Roster
-from formation_p2p.core.negotiation.tunnel import OWNER, TunnelError
 from formation_p2p.core.units import MIB
-from formation_p2p.host.drivers.driver import Output
-from formation_p2p.host.drivers.launch import Launch
-from formation_p2p.host.drivers.machine import Machine, base_environment
-from formation_p2p.host.drivers.supervised import Supervised
-from formation_p2p.host.gang import device
-from formation_p2p.host.gang.device import MemberDevice
-from formation_p2p.host.gang.network import SERVICE, GangNetworks, MemberNetwork
+from formation_p2p.drivers.core.limits import TaskLimits
+from formation_p2p.drivers.driver import Output
+from formation_p2p.drivers.launch import Launch
+from formation_p2p.drivers.machine import Machine, base_environment
+from formation_p2p.drivers.supervised import Supervised
+from formation_p2p.features.gangs.core.network import address_of
+from formation_p2p.features.gangs.host import device
+from formation_p2p.features.gangs.host.device import MemberDevice
+from formation_p2p.features.gangs.host.network import SERVICE, GangNetworks, MemberNetwork
+from formation_p2p.leases.core.roster import Roster
+from formation_p2p.leases.core.tunnel import OWNER, TunnelError
 from tests.support.gangs import TunnelNode, gang_of
 from tests.support.stacks import run
 

@@ -17,23 +17,23 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.core.gang import store_messages as said
-from formation_p2p.core.gang.network import LENGTH_BYTES, address_of
-from formation_p2p.core.gang.store_messages import Done, pack_from_client
-from formation_p2p.core.negotiation.tunnel import TunnelError
 from formation_p2p.core.units import MIB
-from formation_p2p.host.gang import device
-from formation_p2p.host.gang.network import (
+from formation_p2p.features.gangs.core import store_messages as said
+from formation_p2p.features.gangs.core.network import LENGTH_BYTES, address_of
+from formation_p2p.features.gangs.core.store_messages import Done, pack_from_client
+from formation_p2p.features.gangs.host import device
+from formation_p2p.features.gangs.host.network import (
     PACKET_BYTES,
     QUEUE_BYTES,
     SERVICE,
     TURN_PACKETS,
     MemberNetwork,
 )
-from formation_p2p.host.gang.store_host import MAX_UNTOLD_BYTES
-from formation_p2p.host.gang.store_host import SERVICE as STORE
-from formation_p2p.host.gang.store_link import StoreLink
-from formation_p2p.host.net.transport.frames import encode_frame
+from formation_p2p.features.gangs.host.store_host import MAX_UNTOLD_BYTES
+from formation_p2p.features.gangs.host.store_host import SERVICE as STORE
+from formation_p2p.features.gangs.host.store_link import StoreLink
+from formation_p2p.leases.core.tunnel import TunnelError
+from formation_p2p.net.transport.frames import encode_frame
 from tests.host.test_gang_devices import needs_devices, networks, packet, ran, relay
 from tests.host.test_gang_stores import StoreNode
 from tests.support.gangs import GANG, TunnelNode, gang_of, read_all

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 import trio
 
-from formation_p2p.core.execution.effects import JoinGang
-from formation_p2p.core.gang.gang_id import HALF_BYTES, gang_id_of
-from formation_p2p.core.negotiation.tunnel import TunnelError
 from formation_p2p.core.units import MIB
-from formation_p2p.host.drivers.python_member import Member
-from formation_p2p.host.gang.gangs import NodeGangs
-from formation_p2p.host.gang.leases import LeaseGangs
-from formation_p2p.host.gang.programs import MAX_FORWARDS, Programs
-from formation_p2p.host.gang.seat import Tunnel
+from formation_p2p.drivers.core.effects import JoinGang
+from formation_p2p.drivers.python_member import Member
+from formation_p2p.features.gangs.core.gang_id import HALF_BYTES, gang_id_of
+from formation_p2p.features.gangs.host.gangs import NodeGangs
+from formation_p2p.features.gangs.host.leases import LeaseGangs
+from formation_p2p.features.gangs.host.programs import MAX_FORWARDS, Programs
+from formation_p2p.features.gangs.host.seat import Tunnel
+from formation_p2p.leases.core.tunnel import TunnelError
 from tests.support.gangs import GANG, TunnelNode, echo, gang_of
 from tests.support.stacks import run
 from tests.support.waiting import until

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from formation_p2p.host.gate_log import LOST_S, GateLog
+from formation_p2p.dht.gate_log import LOST_S, GateLog
 from tests.support.dht_world import person
 
 GATE = person("gate").peer_id

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from formation_p2p.core.identity import Identity
-from formation_p2p.host.machine.kernel_clock import read_clock
-from formation_p2p.host.net import gate_probe
-from formation_p2p.host.net.gate_probe import GateAnswer
-from formation_p2p.host.net.identify import VERSION
+from formation_p2p.machine.kernel_clock import read_clock
+from formation_p2p.net.identify import VERSION
+from formation_p2p.reach import gate_probe
+from formation_p2p.reach.gate_probe import GateAnswer
 from tests.support.loopback import free_port, tcp
 from tests.support.stacks import Node, run, running
 

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.bounds import MAX_GPU_MODELS
-from formation_p2p.core.resources.capability import Limits
-from formation_p2p.core.resources.fits import Ledger, Reservation, fits
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.host.machine.cgroup import CgroupLimits, read_cgroup
-from formation_p2p.host.machine.gpus import GpuReading
-from formation_p2p.host.machine.hardware import STORAGE_KEPT_BYTES, network_mbps, probe
-from formation_p2p.host.machine.nvml import read_gpus
+from formation_p2p.machine.cgroup import CgroupLimits, read_cgroup
+from formation_p2p.machine.core.bounds import MAX_GPU_MODELS
+from formation_p2p.machine.core.capability import Limits
+from formation_p2p.machine.core.fits import Ledger, Reservation, fits
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.machine.gpus import GpuReading
+from formation_p2p.machine.hardware import STORAGE_KEPT_BYTES, network_mbps, probe
+from formation_p2p.machine.nvml import read_gpus
 
 V2_MOUNT = "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNTS = (

@@ -15,8 +15,8 @@ import psutil
 import pytest
 import trio
 
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.host.drivers.heartbeat import BEAT_S, SILENCE_S, Heartbeat
+from formation_p2p.drivers.heartbeat import BEAT_S, SILENCE_S, Heartbeat
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
 from tests.support.drivers_world import alive
 from tests.support.waiting import run, until, wait_until
 
@@ -25,11 +25,11 @@ NODE = """
 import sys, time
 from pathlib import Path
 import trio
-import formation_p2p.host.drivers.launch as launch
-from formation_p2p.host.drivers.heartbeat import Heartbeat
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.core.workload.process import ProcessSpec
+import formation_p2p.drivers.launch as launch
+from formation_p2p.drivers.heartbeat import Heartbeat
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.workload.core.process import ProcessSpec
 from tests.support.drivers_world import Recorder, an_execution, bare_machine
 
 launch.SILENCE_S = float(sys.argv[2])

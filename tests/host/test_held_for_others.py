@@ -10,22 +10,22 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import Keep
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import Unreachable
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.blob import Blob, Cid
-from formation_p2p.host.blobs.held_for_others import (
+from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.messages import Keep
+from formation_p2p.content.held_for_others import (
     MAX_HELD,
     MAX_HELD_OF_PEER,
     PEER_SHARE,
     SHARE,
     HeldForOthers,
 )
-from formation_p2p.host.blobs.results import KEPT_S
-from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.content.results import KEPT_S
+from formation_p2p.content.store import BlobStore
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.workload.core.blob import Blob, Cid
 
 LIMIT_BYTES = 16 * MIB
 OF_PEER_BYTES = LIMIT_BYTES // SHARE // PEER_SHARE

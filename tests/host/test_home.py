@@ -17,11 +17,11 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.resources.bounds import check_host_name
-from formation_p2p.core.trust.grants import GrantTerms, Right, Rights, check, issue, read_grant
-from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.host.machine.home import NAMELESS, Home, name_from
-from formation_p2p.host.machine.home_path import default_path
+from formation_p2p.machine.core.bounds import check_host_name
+from formation_p2p.machine.home import NAMELESS, Home, name_from
+from formation_p2p.machine.home_path import default_path
+from formation_p2p.trust.core.grants import GrantTerms, Right, Rights, check, issue, read_grant
+from formation_p2p.trust.core.network import Network, parse_invite
 
 GATE = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.core.dht import codec
-from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
-from formation_p2p.host.net import identify as net_identify
-from formation_p2p.host.net.handlers import PUSHES_PER_S
-from formation_p2p.host.net.protocols.kad import MAX_ECHOES
-from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_DROPS_TOLD
-from formation_p2p.host.net.transport.frames import encode_frame
-from formation_p2p.host.net.transport.parameters import NetParameters
-from formation_p2p.host.net.transport.stream import MuxedStream
-from formation_p2p.host.net.transport.token_bucket import BURST_S
+from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.net import identify as net_identify
+from formation_p2p.net.handlers import PUSHES_PER_S
+from formation_p2p.net.protocols.kad import MAX_ECHOES
+from formation_p2p.net.transport.frames import encode_frame
+from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.net.transport.token_bucket import BURST_S
+from formation_p2p.reach.stack import KAD_PROTOCOL, MAX_DROPS_TOLD
 from tests.host import mallory
 from tests.host.test_reachability import Host, up
 from tests.support.fuzz import kad_message

@@ -23,26 +23,26 @@ from multiaddr import Multiaddr
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
-from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net import identify as net_identify
-from formation_p2p.host.net import swarm
-from formation_p2p.host.net.identify import WORK_PROTOCOL
-from formation_p2p.host.net.limits import MAX_REMEMBERED, PeerLimitsTable
-from formation_p2p.host.net.stack import KAD_PROTOCOL
-from formation_p2p.host.net.transport import yamux as net_yamux
-from formation_p2p.host.net.transport.addresses import TcpAddress
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.frames import (
+from formation_p2p.net import identify as net_identify
+from formation_p2p.net import swarm
+from formation_p2p.net.identify import WORK_PROTOCOL
+from formation_p2p.net.limits import MAX_REMEMBERED, PeerLimitsTable
+from formation_p2p.net.transport import yamux as net_yamux
+from formation_p2p.net.transport.addresses import TcpAddress
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     encode_frame,
 )
-from formation_p2p.host.net.transport.libp2p_pb2 import Identify
-from formation_p2p.host.net.transport.noise import NoiseKeys
-from formation_p2p.host.net.transport.parameters import NetParameters
-from formation_p2p.host.net.transport.token_bucket import BURST_S
+from formation_p2p.net.transport.libp2p_pb2 import Identify
+from formation_p2p.net.transport.noise import NoiseKeys
+from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.net.transport.token_bucket import BURST_S
+from formation_p2p.reach.stack import KAD_PROTOCOL
+from formation_p2p.records.core.addresses import MAX_ADDRESSES
+from formation_p2p.records.core.envelope import varint
 from tests.host import mallory
 from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE
 from tests.support.stacks import Answer, Node, run, running

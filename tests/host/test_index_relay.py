@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.host.drivers.index_relay import (
+from formation_p2p.drivers.index_relay import (
     MAX_CONNECTIONS,
     MAX_PAGES,
     PORT,
@@ -25,7 +25,7 @@ from formation_p2p.host.drivers.index_relay import (
     address_of,
     named,
 )
-from formation_p2p.host.environments.cache import seal_key
+from formation_p2p.environments.cache import seal_key
 from tests.support.drivers_world import within
 from tests.support.packages import HANGS_S, Index, an_index, wheel
 

@@ -9,11 +9,11 @@ import pytest
 
 from formation_p2p.api.calls import reference_to
 from formation_p2p.api.parcels import JobPacker
+from formation_p2p.content.job_data import JobData
+from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB
-from formation_p2p.core.workload.parcel import Parcel
-from formation_p2p.host.blobs.job_data import JobData
-from formation_p2p.host.blobs.memory import PrivateBlobs
+from formation_p2p.workload.core.parcel import Parcel
 from tests.support.parcels import a_packer
 
 DATA = b"data" * 70 * KIB

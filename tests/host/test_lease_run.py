@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.core.execution.effects import (
+from formation_p2p.core.identity import PeerId
+from formation_p2p.drivers.core.effects import (
     Execute,
     ExecutionOutput,
     ExecutionsEnded,
     ExecutionStarted,
     Work,
 )
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.host import lease_run
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
-from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
+from formation_p2p.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
+from formation_p2p.leases import lease_run
+from formation_p2p.leases.lease_run import LeaseEvent, LeaseRun
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
 from tests.support.drivers_world import holds_nothing, within
 from tests.support.waiting import HANGS_S, until
 

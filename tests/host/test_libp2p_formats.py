@@ -5,7 +5,7 @@ from libp2p.peer.envelope import Envelope, unmarshal_envelope
 from libp2p.peer.id import ID
 
 from formation_p2p.core.identity import Identity, key_of_peer, peer_id_to_bytes
-from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.records.core.envelope import open_envelope, seal
 
 SEEDS = [bytes([n]) * 32 for n in range(8)]
 DOMAIN, TYPE, PAYLOAD = "formation-test", b"/formation/test/1", b"payload" * 50

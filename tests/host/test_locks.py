@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from formation_p2p.host.locks import KeyedLocks, acquired
+from formation_p2p.machine.locks import KeyedLocks, acquired
 from tests.support.drivers_world import within
 
 

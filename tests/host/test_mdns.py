@@ -15,12 +15,12 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat import dns, mdns
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Network
-from formation_p2p.host.net.mdns import OFF, Interface, interfaces, is_wanted, run_mdns
-from formation_p2p.host.net.transport.addresses import TcpAddress
+from formation_p2p.net.transport.addresses import TcpAddress
+from formation_p2p.reach.core import dns, mdns
+from formation_p2p.reach.mdns import OFF, Interface, interfaces, is_wanted, run_mdns
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.network import Network
 from tests.support.dht_world import person
 from tests.support.own_network import in_own_network
 from tests.support.waiting import until

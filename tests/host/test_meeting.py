@@ -7,15 +7,15 @@ import socket
 import pytest
 import trio
 
-from formation_p2p.core.nat.dcutr import DialAt, Role
-from formation_p2p.core.nat.paths import Path
-from formation_p2p.host.net import punch
-from formation_p2p.host.net.punch import MAX_TRIES, MAX_TRIES_PER_S, Meetings
-from formation_p2p.host.net.transport.addresses import TcpAddress
-from formation_p2p.host.net.transport.negotiation import greeting, proposal
-from formation_p2p.host.net.transport.own_port import OwnPort
-from formation_p2p.host.net.transport.tcp import TcpStream, meet_tcp
-from formation_p2p.host.net.transport.token_bucket import BURST_S
+from formation_p2p.net.transport.addresses import TcpAddress
+from formation_p2p.net.transport.negotiation import greeting, proposal
+from formation_p2p.net.transport.own_port import OwnPort
+from formation_p2p.net.transport.tcp import TcpStream, meet_tcp
+from formation_p2p.net.transport.token_bucket import BURST_S
+from formation_p2p.reach import punch
+from formation_p2p.reach.core.dcutr import DialAt, Role
+from formation_p2p.reach.core.paths import Path
+from formation_p2p.reach.punch import MAX_TRIES, MAX_TRIES_PER_S, Meetings
 from tests.support.loopback import HOST, tcp
 from tests.support.stacks import Node, run, running
 

@@ -11,18 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.members import members
-from formation_p2p.cli.online import for_long, online
+from formation_p2p.command.members import members
+from formation_p2p.command.online import for_long, online
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.peer.effects import MemberMet
-from formation_p2p.core.trust.grants import Right, Rights, issue, read_grant
-from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.host.clock import moment
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.names import name_of
-from formation_p2p.host.storage.charter_file import CharterFile
-from formation_p2p.host.storage.member_file import (
+from formation_p2p.machine.clock import moment
+from formation_p2p.machine.home import Home
+from formation_p2p.peer.core.effects import MemberMet
+from formation_p2p.state.charter_file import CharterFile
+from formation_p2p.state.member_file import (
     FILE,
     ONLINE_S,
     Member,
@@ -30,7 +27,10 @@ from formation_p2p.host.storage.member_file import (
     read_members,
     write_members,
 )
-from formation_p2p.host.storage.members import SeenMembers
+from formation_p2p.state.members import SeenMembers
+from formation_p2p.trust.core.grants import Right, Rights, issue, read_grant
+from formation_p2p.trust.core.network import Network, parse_invite
+from formation_p2p.trust.names import name_of
 from tests.support.charters import charter_at
 
 ROOT, ALICE, CAROL, DAVE = (Identity.from_seed(bytes([150 + n]) * 32) for n in range(4))
@@ -274,7 +274,7 @@ def test_a_member_is_online_since_it_was_met_first_without_a_gap(
 ) -> None:
     def at(unix_s: float, *, has_left: bool = False, of: SeenMembers | None = None) -> int:
         now = moment()._replace(unix_s=unix_s)
-        monkeypatch.setattr("formation_p2p.host.storage.members.moment", lambda: now)
+        monkeypatch.setattr("formation_p2p.state.members.moment", lambda: now)
         table = SeenMembers(tmp_path, NETWORK) if of is None else of
         table.met(replace(met(ALICE.peer_id), has_left=has_left))
         table.write()

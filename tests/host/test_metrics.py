@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, TaskSaved
-from formation_p2p.core.execution.effects import ExecutionSaved
-from formation_p2p.core.peer.events import Tick
-from formation_p2p.core.workload.checkpoint import Checkpoint, inline
-from formation_p2p.host.observe.metrics import Metrics
+from formation_p2p.drivers.core.effects import ExecutionSaved
+from formation_p2p.jobs.core.job_events import EmitJobEvent, TaskSaved
+from formation_p2p.observe.metrics import Metrics
+from formation_p2p.peer.core.events import Tick
+from formation_p2p.workload.core.checkpoint import Checkpoint, inline
 from tests.support.stories import ALICE, at
 
 HALF = inline(b"half")

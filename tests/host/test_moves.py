@@ -21,19 +21,19 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht import rpc
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.peer.events import AddressesChanged, PeerEvent
-from formation_p2p.host.net.connection import PROOF_S, Connection
-from formation_p2p.host.net.identify import PUSH_PROTOCOL
-from formation_p2p.host.net.moves import Moves
-from formation_p2p.host.net.transport.addresses import TcpAddress
-from formation_p2p.host.net.transport.interfaces import Ip, all_ips, lasting, watch
-from formation_p2p.host.net.transport.stream import MuxedStream
-from formation_p2p.host.performer import DhtRequests
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core import rpc
+from formation_p2p.net.connection import PROOF_S, Connection
+from formation_p2p.net.identify import PUSH_PROTOCOL
+from formation_p2p.net.transport.addresses import TcpAddress
+from formation_p2p.net.transport.interfaces import Ip, all_ips, lasting, watch
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.peer.core.events import AddressesChanged, PeerEvent
+from formation_p2p.peer.performer import DhtRequests
+from formation_p2p.reach.moves import Moves
 from tests.support.loopback import tcp
 from tests.support.moving import HERE, HERE6, THERE, THERE6
 from tests.support.stacks import Node, run, running

@@ -15,18 +15,13 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.core.data import messages
-from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import Want, pack_request
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import LocalError
-from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
-from formation_p2p.core.workload.blob import DAG_CBOR, Blob, Cid
-from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.host.blobs.exchange import MAX_NOT_KEPT_BYTES
-from formation_p2p.host.blobs.files import Content, copied_whole
-from formation_p2p.host.blobs.local import NONCE_BYTES, SIGNATURE_BYTES
-from formation_p2p.host.blobs.nearby_reader import (
+from formation_p2p.content.core import messages
+from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.messages import Want, pack_request
+from formation_p2p.content.exchange import MAX_NOT_KEPT_BYTES
+from formation_p2p.content.files import Content, copied_whole
+from formation_p2p.content.local import NONCE_BYTES, SIGNATURE_BYTES
+from formation_p2p.content.nearby_reader import (
     GREETING_BYTES,
     MAX_HANDED_BYTES,
     MAX_OWNERS,
@@ -35,6 +30,11 @@ from formation_p2p.host.blobs.nearby_reader import (
     address_of,
     proof_of,
 )
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
+from formation_p2p.workload.core.blob import DAG_CBOR, Blob, Cid
+from formation_p2p.workload.core.data_rule import DataRule
 from tests.support.data_world import Holder, content
 from tests.support.drivers_world import open_descriptors, within
 from tests.support.waiting import wait_until

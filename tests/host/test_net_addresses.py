@@ -11,14 +11,14 @@ from multiaddr import Multiaddr
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
-from formation_p2p.host.net.transport.addresses import (
+from formation_p2p.net.transport.addresses import (
     TcpAddress,
     dialable,
     expand,
     parse_all,
     told_by,
 )
+from formation_p2p.records.core.addresses import MAX_ADDRESSES
 
 BOB = Identity.from_seed(os.urandom(32)).peer_id
 EVE = Identity.from_seed(os.urandom(32)).peer_id

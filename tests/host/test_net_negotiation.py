@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation, RemoteError, Unreachable
-from formation_p2p.host.net.transport.errors import ConnectionClosedError
-from formation_p2p.host.net.transport.frames import encode_frame
-from formation_p2p.host.net.transport.negotiation import HEADER, MAX_PROPOSALS, NotSpoken, agree
+from formation_p2p.net.transport.errors import ConnectionClosedError
+from formation_p2p.net.transport.frames import encode_frame
+from formation_p2p.net.transport.negotiation import HEADER, MAX_PROPOSALS, NotSpoken, agree
 from tests.host.mallory import propose
 from tests.support.stacks import run
 

@@ -22,13 +22,13 @@ from libp2p.crypto.rsa import create_new_key_pair as create_new_rsa_key_pair
 from libp2p.peer.id import ID
 
 from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes
-from formation_p2p.core.records.envelope_pb2 import RSA, PublicKey
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
-from formation_p2p.host.net.transport.libp2p_pb2 import NoiseHandshakePayload
-from formation_p2p.host.net.transport.noise import Cipher, NoiseKeys, handshake
-from formation_p2p.host.net.transport.tcp import TcpStream
-from formation_p2p.host.net.transport.upgrade import NoiseStream
+from formation_p2p.net.transport.errors import ConnectionClosedError, SwarmException
+from formation_p2p.net.transport.libp2p_pb2 import NoiseHandshakePayload
+from formation_p2p.net.transport.noise import Cipher, NoiseKeys, handshake
+from formation_p2p.net.transport.tcp import TcpStream
+from formation_p2p.net.transport.upgrade import NoiseStream
+from formation_p2p.records.core.envelope_pb2 import RSA, PublicKey
 from tests.support.stacks import run
 
 

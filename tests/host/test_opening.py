@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Node, SyncNode
-from formation_p2p.api import durable, services
+from formation_p2p.api import durable
+from formation_p2p.api import opened as services
 from formation_p2p.api.durable import DurableJobs
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.errors import LocalError, NodeClosed
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.machine.claim import claim
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.observe.observability import Observability
-from formation_p2p.host.observe.tracing import Tracing
-from formation_p2p.host.runtime import Runtime
-from formation_p2p.host.shell import Shell
-from formation_p2p.host.storage.state import State
+from formation_p2p.machine.claim import claim
+from formation_p2p.machine.home import Home
+from formation_p2p.observe.observability import Observability
+from formation_p2p.observe.tracing import Tracing
+from formation_p2p.peer.runtime import Runtime
+from formation_p2p.peer.shell import Shell
+from formation_p2p.state.state import State
 from tests.support.loopback import LISTEN
 from tests.support.waiting import until
 

@@ -6,18 +6,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from formation_p2p.core.data.messages import Open
-from formation_p2p.core.dispatch.fetch import CopyOutputs, OutputsCopied
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import draft, sign
+from formation_p2p.content.core.messages import Open
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.scope import Place, Scope
-from formation_p2p.host.clock import moment
-from formation_p2p.host.output_copies import OutputCopies
+from formation_p2p.jobs.core.fetch import CopyOutputs, OutputsCopied
+from formation_p2p.jobs.output_copies import OutputCopies
+from formation_p2p.machine.clock import moment
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import draft, sign
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.data_rule import DataRule
+from formation_p2p.workload.core.scope import Place, Scope
 from tests.support.data_world import ROOT, Holder, content, from_
 from tests.support.stacks import run, running
 

@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from formation_p2p.core.errors import LocalError
-from formation_p2p.host.net.transport.addresses import TcpAddress
-from formation_p2p.host.net.transport.errors import SwarmException
-from formation_p2p.host.net.transport.own_port import OwnPort
-from formation_p2p.host.net.transport.tcp import bind, dial_tcp
+from formation_p2p.net.transport.addresses import TcpAddress
+from formation_p2p.net.transport.errors import SwarmException
+from formation_p2p.net.transport.own_port import OwnPort
+from formation_p2p.net.transport.tcp import bind, dial_tcp
 from tests.support.loopback import HOST, LOOPBACK, free_port
 from tests.support.stacks import run
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from formation_p2p.core.data.messages import MAX_REPLY_BYTES, Open, Opened, Want, pack_request
-from formation_p2p.core.dispatch.fetch import CheckpointEvent, KeepCheckpoint
+from formation_p2p.content.core.messages import MAX_REPLY_BYTES, Open, Opened, Want, pack_request
+from formation_p2p.content.data_stream import PROTOCOL, _framed
+from formation_p2p.content.exchange import MAX_FETCHES, MAX_FETCHES_OF_OWNER
+from formation_p2p.content.held_for_others import MAX_COMING_OF_PEER, is_held
+from formation_p2p.content.places import Places
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.host.blobs.data_stream import PROTOCOL, _framed
-from formation_p2p.host.blobs.exchange import MAX_FETCHES, MAX_FETCHES_OF_OWNER
-from formation_p2p.host.blobs.held_for_others import MAX_COMING_OF_PEER, is_held
-from formation_p2p.host.blobs.places import Places
-from formation_p2p.host.checkpoints import MAX_KEEPING, CheckpointKeeper
-from formation_p2p.host.net.limits import MAX_DATA_STREAMS
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.jobs.checkpoints import MAX_KEEPING, CheckpointKeeper
+from formation_p2p.jobs.core.fetch import CheckpointEvent, KeepCheckpoint
+from formation_p2p.net.limits import MAX_DATA_STREAMS
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.checkpoint import Checkpoint
 from tests.support.data_world import Holder, Liar, content, from_
 from tests.support.stacks import run, running
 from tests.support.waiting import HANGS_S, until

@@ -16,18 +16,18 @@ import pytest
 import trio
 import trio.testing
 
+from formation_p2p.content.lent_blob import Lent
+from formation_p2p.content.local import LocalBlobs, address_of
+from formation_p2p.content.local_reader import LocalReader, NotLocal
+from formation_p2p.content.memory import PrivateBlobs
+from formation_p2p.content.private import PrivateExchange
+from formation_p2p.content.remote import PrivateContent, RemoteBlobs
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, NodeClosed, RemoteError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.blob import CHUNK_BYTES
-from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.lent_blob import Lent
-from formation_p2p.host.blobs.local import LocalBlobs, address_of
-from formation_p2p.host.blobs.local_reader import LocalReader, NotLocal
-from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.blobs.private import PrivateExchange
-from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
+from formation_p2p.workload.core.blob import CHUNK_BYTES
+from formation_p2p.workload.core.private_blob import PrivateBlob
 from tests.support.drivers_world import open_descriptors, within
 from tests.support.stacks import Node
 from tests.support.waiting import HANGS_S, wait_until
@@ -176,7 +176,7 @@ def test_memory_of_this_process_is_served_without_mapping_it_again(
     def again(*_: object) -> memoryview:
         raise AssertionError("it was mapped again")
 
-    monkeypatch.setattr("formation_p2p.host.blobs.remote.mapped", again)
+    monkeypatch.setattr("formation_p2p.content.remote.mapped", again)
     blobs = PrivateBlobs()
     name, _ = blobs.put(pieces(DATA))
     lent = lent_by(blobs, name)

@@ -7,13 +7,13 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation, RemoteError, Unreachable
-from formation_p2p.core.nat.paths import Path
-from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.handlers import PING_BYTES, PING_PROTOCOL
-from formation_p2p.host.net.probing import measure_rate, ping
-from formation_p2p.host.net.protocols import rate
-from formation_p2p.host.net.transport.frames import encode_frame
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.net.connection import Connection
+from formation_p2p.net.handlers import PING_BYTES, PING_PROTOCOL
+from formation_p2p.net.protocols import rate
+from formation_p2p.net.transport.frames import encode_frame
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.reach.core.paths import Path
+from formation_p2p.reach.probing import measure_rate, ping
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import HANGS_S
 

@@ -9,7 +9,11 @@ import pytest
 import trio
 
 from formation_p2p.core.errors import Unreachable
-from formation_p2p.core.nat.dcutr import (
+from formation_p2p.net.connection import Connection, StreamHandler
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.reach.core.dcutr import (
     ATTEMPTS,
     MAX_MESSAGE_BYTES,
     PROTOCOL,
@@ -19,11 +23,7 @@ from formation_p2p.core.nat.dcutr import (
     pack,
     parse,
 )
-from formation_p2p.core.nat.paths import Path
-from formation_p2p.host.net.connection import Connection, StreamHandler
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.reach.core.paths import Path
 from tests.support.circuits import Relayed, circuits, relayed
 from tests.support.loopback import HOST, tcp
 from tests.support.stacks import Node, run, running

@@ -31,14 +31,14 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, Unreachable
 from formation_p2p.core.identity import Identity, peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.stack import KAD_PROTOCOL
-from formation_p2p.host.net.transport import yamux as net_yamux
-from formation_p2p.host.net.transport.errors import ConnectionClosedError, StreamReset
-from formation_p2p.host.net.transport.frames import MAX_WORK_FRAME_BYTES, encode_frame
-from formation_p2p.host.net.transport.parameters import DEFAULTS
-from formation_p2p.host.net.transport.stream import WINDOW_BYTES
-from formation_p2p.host.net.transport.tcp import TcpStream
-from formation_p2p.host.net.transport.yamux import SILENT_TICKS
+from formation_p2p.net.transport import yamux as net_yamux
+from formation_p2p.net.transport.errors import ConnectionClosedError, StreamReset
+from formation_p2p.net.transport.frames import MAX_WORK_FRAME_BYTES, encode_frame
+from formation_p2p.net.transport.parameters import DEFAULTS
+from formation_p2p.net.transport.stream import WINDOW_BYTES
+from formation_p2p.net.transport.tcp import TcpStream
+from formation_p2p.net.transport.yamux import SILENT_TICKS
+from formation_p2p.reach.stack import KAD_PROTOCOL
 from tests.host import mallory
 from tests.host.mallory import SYN, WINDOW_UPDATE
 from tests.host.test_stack import CHILD

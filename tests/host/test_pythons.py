@@ -11,13 +11,13 @@ import pytest
 import trio
 
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.outcome import Failed, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.machine import Cores, Machine
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.host.machine.pythons import CLOUDPICKLE, interpreters, own_name
+from formation_p2p.drivers.machine import Cores, Machine
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.python import PythonDriver
+from formation_p2p.machine.pythons import CLOUDPICKLE, interpreters, own_name
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.outcome import Failed, Outcome, Succeeded
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import ALease, within
 from tests.support.pythons import other_pythons

@@ -12,32 +12,32 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from formation_p2p.core.dht import codec
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.reachability import Reach
+from formation_p2p.content.exchange import Exchange
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.peer.events import Serve
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
-from formation_p2p.host.blobs.exchange import Exchange
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.dialler import MAX_DIALLED_BACK
-from formation_p2p.host.net.identify import Identified
-from formation_p2p.host.net.limits import counted
-from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
-from formation_p2p.host.net.transport.addresses import (
+from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.reachability import Reach
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.net.connection import Connection
+from formation_p2p.net.dialler import MAX_DIALLED_BACK
+from formation_p2p.net.identify import Identified
+from formation_p2p.net.limits import counted
+from formation_p2p.net.transport.addresses import (
     TcpAddress,
     dial_back,
     is_this_machine,
     told_by,
 )
-from formation_p2p.host.net.transport.yamux import Muxer
-from formation_p2p.host.runtime_config import RuntimeConfig
-from formation_p2p.host.shell import Shell
+from formation_p2p.net.transport.yamux import Muxer
+from formation_p2p.peer.core.events import Serve
+from formation_p2p.peer.runtime_config import RuntimeConfig
+from formation_p2p.peer.shell import Shell
+from formation_p2p.reach.stack import KAD_PROTOCOL, Stack
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.network import Network
 from tests.support.loopback import LOOPBACK, free_port, tcp
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import AT_ONCE_S, HANGS_S, IDLE_S, until

@@ -14,18 +14,18 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, key_of_peer
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Network
-from formation_p2p.host.net.remembered import (
+from formation_p2p.dht.core.routing import RoutingTable
+from formation_p2p.reach.remembered import (
     FILE,
     LOOK_EVERY_S,
     MAX_AGE_S,
     MAX_PEERS,
     RememberedPeers,
 )
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.network import Network
 from tests.support.stories import contact, identity
 
 NOW_S = 1_800_000_000.0

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.core.data.messages import Opened
+from formation_p2p.content.core.messages import Opened
+from formation_p2p.content.data_stream import _framed
+from formation_p2p.content.memory import PrivateBlobs
+from formation_p2p.content.remote import MAX_FETCHES, MAX_FETCHES_OF_OWNER
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, RemoteError, Unreachable
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.data_stream import _framed
-from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.blobs.remote import MAX_FETCHES, MAX_FETCHES_OF_OWNER
-from formation_p2p.host.net.transport.frames import read_frame
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.net.transport.frames import read_frame
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.workload.core.private_blob import PrivateBlob
 from tests.support.data_world import Holder, Liar
 from tests.support.stacks import run, running
 from tests.support.waiting import AT_ONCE_S, until

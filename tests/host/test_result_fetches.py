@@ -7,21 +7,21 @@ from typing import cast
 import trio
 import trio.testing
 
-from formation_p2p.core.dispatch.fetch import (
+from formation_p2p.content.arrivals import Arrivals, Arrived
+from formation_p2p.content.files import NoRoom
+from formation_p2p.content.private import PrivateExchange
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.identity import PeerId
+from formation_p2p.jobs.core.fetch import (
     FetchEvent,
     FetchResult,
     ResultFetched,
     ResultLost,
     StopFetch,
 )
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import Unreachable
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.arrivals import Arrivals, Arrived
-from formation_p2p.host.blobs.files import NoRoom
-from formation_p2p.host.blobs.private import PrivateExchange
-from formation_p2p.host.performer import MAX_FETCHES, ResultFetches
+from formation_p2p.peer.performer import MAX_FETCHES, ResultFetches
+from formation_p2p.workload.core.private_blob import PrivateBlob
 from tests.support.drivers_world import within
 from tests.support.parcels import OWNER
 from tests.support.waiting import HANGS_S

@@ -25,14 +25,14 @@ import pytest
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import MIB
-from formation_p2p.host.drivers.result_pickler import dumps
-from formation_p2p.host.results.budget import (
+from formation_p2p.drivers.result_pickler import dumps
+from formation_p2p.results.budget import (
     ALLOWANCE_BYTES,
     BYTES_PER_BYTE,
     LEAST_BYTES,
     Budget,
 )
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results.load import load_result
 from tests.support.results_world import travelled
 
 

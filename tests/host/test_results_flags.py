@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results import objects
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results import objects
+from formation_p2p.results.load import load_result
 from tests.support.results_world import Call, hostile, sent, travelled
 
 HERE = __name__

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import MIB
-from formation_p2p.host.drivers.result_pickler import MARKERS, dumps
-from formation_p2p.host.results.load import load_result
+from formation_p2p.drivers.result_pickler import MARKERS, dumps
+from formation_p2p.results.load import load_result
 from tests.host.test_results_arrow import ARROW
 from tests.host.test_results_pandas import PANDAS
 from tests.host.test_results_polars import POLARS
@@ -153,7 +153,7 @@ FALSE_CLASSES = {
     "module attribute": ("dataclass", (HERE, "subprocess.Popen", "")),
     "not a dataclass": ("dataclass", (HERE, "Owned", "")),
     "installed": ("dataclass", ("installed", "Foreign", "")),
-    "the library's own": ("dataclass", ("formation_p2p.core.data.messages", "Open", "")),
+    "the library's own": ("dataclass", ("formation_p2p.content.core.messages", "Open", "")),
     "of the standard library": ("dataclass", ("pstats", "FunctionProfile", "")),
     "with an end": ("dataclass", (HERE, "Ends", "")),
     "with a hash": ("dataclass", (HERE, "Hashes", "")),
@@ -465,7 +465,7 @@ READ = """
 import resource, sys
 import numpy, pandas, polars, pyarrow
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results.load import load_result
 pickled = sys.stdin.buffer.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.drivers.result_pickler import BUILTINS, MARKERS
-from formation_p2p.host.results.budget import ALLOWANCE_INSERTING_S, Budget
-from formation_p2p.host.results.inserting import InsertingUnpickler, of_items
-from formation_p2p.host.results.load import load_result
+from formation_p2p.drivers.result_pickler import BUILTINS, MARKERS
+from formation_p2p.results.budget import ALLOWANCE_INSERTING_S, Budget
+from formation_p2p.results.inserting import InsertingUnpickler, of_items
+from formation_p2p.results.load import load_result
 from tests.support.results_world import travelled
 
 
@@ -59,7 +59,7 @@ READ = """
 import sys
 import time
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results.load import load_result
 pickles = sys.stdin.buffer
 while size := int.from_bytes(pickles.read(4), "big"):
     try:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results.load import load_result
 from tests.support.results_world import Call, hostile, travelled, travelled_beside
 
 ARRAYS = {

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.drivers import python_error, result_pickler
-from formation_p2p.host.drivers.python_child import pickled
-from formation_p2p.host.results.load import load_result
+from formation_p2p.drivers import python_error, result_pickler
+from formation_p2p.drivers.python_child import pickled
+from formation_p2p.results.load import load_result
 
 LOCK = threading.Lock()
 

@@ -13,7 +13,7 @@ import pandas.testing as pdt
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results.load import load_result
 from tests.support.results_world import Call, hostile, travelled, travelled_beside
 
 DAYS = pd.date_range("2020-01-01", periods=5, freq="D")

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import MIB
-from formation_p2p.host.drivers.result_pickler import MARKERS, dumps
-from formation_p2p.host.results.load import MAX_INT_BITS, load_result
+from formation_p2p.drivers.result_pickler import MARKERS, dumps
+from formation_p2p.results.load import MAX_INT_BITS, load_result
 
 PLAIN = [
     None,
@@ -190,7 +190,7 @@ BOMBS = {
 READ = """
 import resource, sys
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results.load import load_result
 pickled = sys.stdin.buffer.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -290,7 +290,7 @@ def test_what_holds_itself_comes_back() -> None:
 
 def test_a_call_that_imports_this_package_can_still_raise() -> None:
     """Then the interpreter has the pickler twice: under the name that it loads it by, and this."""
-    from formation_p2p.host.drivers import python_child, result_pickler
+    from formation_p2p.drivers import python_child, result_pickler
 
     first = result_pickler.dumps(LookupError("x"))
     again = python_child.load("result_pickler_again", result_pickler.__file__)

@@ -12,7 +12,7 @@ import polars.testing as plt
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results import values
+from formation_p2p.results import values
 from tests.support.results_world import travelled, travelled_beside
 
 POLARS = pl.DataFrame(

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.drivers.result_pickler import dumps
-from formation_p2p.host.results.load import load_result
+from formation_p2p.drivers.result_pickler import dumps
+from formation_p2p.results.load import load_result
 from tests.support.results_world import sent, travelled, travelled_beside
 
 STRUCTURE = np.dtype([("a", "<i4"), ("b", [("c", "f8", (2, 2)), ("d", "U3")])])

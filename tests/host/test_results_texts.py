@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.load import load_result
+from formation_p2p.results.load import load_result
 from tests.support.results_world import Call, hostile, travelled
 
 TEXT = np.dtypes.StringDType

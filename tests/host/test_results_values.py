@@ -36,12 +36,12 @@ import pytest
 import requests
 
 from formation_p2p.core.errors import NodeClosed, NotPlain
-from formation_p2p.host.drivers import python_error, result_pickler
-from formation_p2p.host.drivers.result_pickler import BUILTINS, MARKERS, dumps
-from formation_p2p.host.results.budget import Unlimited
-from formation_p2p.host.results.load import _MARKED, load_result
-from formation_p2p.host.results.own_classes import imported
-from formation_p2p.host.results.values import Reading
+from formation_p2p.drivers import python_error, result_pickler
+from formation_p2p.drivers.result_pickler import BUILTINS, MARKERS, dumps
+from formation_p2p.results.budget import Unlimited
+from formation_p2p.results.load import _MARKED, load_result
+from formation_p2p.results.own_classes import imported
+from formation_p2p.results.values import Reading
 from tests.support.results_world import Call, hostile, sent, travelled, travelled_beside
 
 HERE = Path(__file__)

@@ -11,14 +11,14 @@ from pathlib import Path
 import trio
 
 from formation_p2p import Home
-from formation_p2p.core.nat import resumption
-from formation_p2p.core.nat.circuit_messages import Connect, Limit
-from formation_p2p.core.nat.relay import FOREIGN_LIMIT, Relay, RelayFor, RelayParameters
-from formation_p2p.core.nat.resumption import Resume, encode_resume
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.circuit_settings import RelaySettings
-from formation_p2p.host.net.transport import negotiation
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport import negotiation
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.reach.circuit_settings import RelaySettings
+from formation_p2p.reach.core import resumption
+from formation_p2p.reach.core.circuit_messages import Connect, Limit
+from formation_p2p.reach.core.relay import FOREIGN_LIMIT, Relay, RelayFor, RelayParameters
+from formation_p2p.reach.core.resumption import Resume, encode_resume
 from tests.support.circuits import BULK, Relayed, circuits, opened, relaying, reserved, send_back
 from tests.support.cut_jobs import job_through
 from tests.support.loopback import LISTEN

@@ -16,14 +16,14 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.identify import WORK_PROTOCOL
-from formation_p2p.host.net.stack import KAD_PROTOCOL
-from formation_p2p.host.net.transport import negotiation as net_negotiation
-from formation_p2p.host.net.transport import yamux as net_yamux
-from formation_p2p.host.net.transport.negotiation import HEADER, NOT_SPOKEN
-from formation_p2p.host.net.transport.noise import NoiseKeys, handshake
-from formation_p2p.host.net.transport.tcp import TcpStream
-from formation_p2p.host.net.transport.upgrade import NoiseStream
+from formation_p2p.net.identify import WORK_PROTOCOL
+from formation_p2p.net.transport import negotiation as net_negotiation
+from formation_p2p.net.transport import yamux as net_yamux
+from formation_p2p.net.transport.negotiation import HEADER, NOT_SPOKEN
+from formation_p2p.net.transport.noise import NoiseKeys, handshake
+from formation_p2p.net.transport.tcp import TcpStream
+from formation_p2p.net.transport.upgrade import NoiseStream
+from formation_p2p.reach.stack import KAD_PROTOCOL
 from tests.support import waiting
 from tests.support.stacks import Node, running
 from tests.support.waiting import IDLE_S, until

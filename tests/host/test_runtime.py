@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 import trio
 
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.session import Undelivered
-from formation_p2p.core.peer.events import PeerEvent, Tick
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.machine.claim import Claim, claim
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.net.stack import Stack
-from formation_p2p.host.runtime import Runtime
-from formation_p2p.host.runtime_config import RuntimeConfig
-from formation_p2p.host.shell import Shell
+from formation_p2p.leases.core.session import Undelivered
+from formation_p2p.machine.claim import Claim, claim
+from formation_p2p.machine.home import Home
+from formation_p2p.peer.core.events import PeerEvent, Tick
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.runtime import Runtime
+from formation_p2p.peer.runtime_config import RuntimeConfig
+from formation_p2p.peer.shell import Shell
+from formation_p2p.reach.stack import Stack
 from tests.support.loopback import LISTEN
 from tests.support.waiting import wait_until
 
@@ -96,7 +96,7 @@ def nurseries(monkeypatch: pytest.MonkeyPatch) -> dict[str, trio.Nursery]:
     return found
 
 
-@pytest.mark.parametrize("module", ["formation_p2p.host.shell", "formation_p2p.host.net.stack"])
+@pytest.mark.parametrize("module", ["formation_p2p.peer.shell", "formation_p2p.reach.stack"])
 def test_what_fails_in_a_crash_is_not_blamed_on_peers(
     claimed: Claim, nurseries: dict[str, trio.Nursery], module: str
 ) -> None:

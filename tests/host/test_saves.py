@@ -11,16 +11,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from formation_p2p.content.places import UNKNOWN
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.checkpoint import MAX_INLINE_BYTES, inline
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.host.blobs.places import UNKNOWN
-from formation_p2p.host.drivers.driver import BlobAccess
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.host.drivers.saves import FILE, PAUSE_S, PAUSE_TIMES, POLL_S, Saves
+from formation_p2p.drivers.driver import BlobAccess
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.python import PythonDriver
+from formation_p2p.drivers.saves import FILE, PAUSE_S, PAUSE_TIMES, POLL_S, Saves
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.checkpoint import MAX_INLINE_BYTES, inline
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.process import ProcessSpec
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import (
     SPOKEN_S,

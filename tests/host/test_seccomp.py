@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.workload.outcome import Failed
-from formation_p2p.host.drivers import seccomp
-from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.drivers import seccomp
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.workload.core.outcome import Failed
 from tests.support.drivers_world import bare_machine, outcome_of_process, printed
 from tests.support.sandboxes import WHY_NONE
 

@@ -10,17 +10,22 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.core.services.messages import ServiceError, ServiceOpened, ServiceRefusal, pack
-from formation_p2p.core.services.spec import Check
-from formation_p2p.core.services.turns import MAX_WAITING
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.scope import Scope
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.frames import encode_frame
-from formation_p2p.host.net.transport.parameters import NetParameters
-from formation_p2p.host.services.asking import why_not
-from formation_p2p.host.services.server import PROTOCOL
-from formation_p2p.host.services.stream import ServiceStream, serve_caller
+from formation_p2p.features.services.core.messages import (
+    ServiceError,
+    ServiceOpened,
+    ServiceRefusal,
+    pack,
+)
+from formation_p2p.features.services.core.spec import Check
+from formation_p2p.features.services.core.turns import MAX_WAITING
+from formation_p2p.features.services.host.asking import why_not
+from formation_p2p.features.services.host.server import PROTOCOL
+from formation_p2p.features.services.host.stream import ServiceStream, serve_caller
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.frames import encode_frame
+from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.workload.core.scope import Scope
 from tests.support.services import (
     Notice,
     ServiceNode,

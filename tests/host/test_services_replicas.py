@@ -12,21 +12,28 @@ import pytest
 import trio
 
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.services.events import (
+from formation_p2p.core.units import MIB
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.features.services.core.events import (
     ReplicaReported,
     ReplicaState,
     StartReplica,
     StopReplica,
 )
-from formation_p2p.core.services.signed_spec import seal_spec
-from formation_p2p.core.services.spec import ONE, Check, CheckKind, Pinned, Program, ServiceSpec
-from formation_p2p.core.units import MIB
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.services.log_file import log_of
-from formation_p2p.host.services.replicas import Replicas
+from formation_p2p.features.services.core.signed_spec import seal_spec
+from formation_p2p.features.services.core.spec import (
+    ONE,
+    Check,
+    CheckKind,
+    Pinned,
+    Program,
+    ServiceSpec,
+)
+from formation_p2p.features.services.host.log_file import log_of
+from formation_p2p.features.services.host.replicas import Replicas
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import PeerEvent
 from tests.support.drivers_world import bare_machine, holds_nothing, within
 from tests.support.waiting import until
 

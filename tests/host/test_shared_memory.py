@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.content.mapping import copy, mapped
+from formation_p2p.content.segment import Segment
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.blobs.mapping import copy, mapped
-from formation_p2p.host.blobs.segment import Segment
-from formation_p2p.host.machine.pythons import interpreters
+from formation_p2p.machine.pythons import interpreters
 from tests.support.pythons import other_pythons
 
 # Nothing here takes as long, unless a thread never has its turn.
@@ -85,7 +85,7 @@ def test_a_segment_begins_with_its_pieces_and_no_descriptor_of_it_writes() -> No
 COPIES = """
 import array
 import os
-from formation_p2p.host.blobs.mapping import copy, mapped
+from formation_p2p.content.mapping import copy, mapped
 data = os.urandom(1 << 20)
 into = mapped(len(data))
 copy(into, memoryview(data))

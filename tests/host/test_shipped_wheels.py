@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.workload.environment import Environment
-from formation_p2p.host.environments.prepare import wheels_for
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.environments.prepare import wheels_for
+from formation_p2p.machine.pythons import own_name
+from formation_p2p.workload.core.environment import Environment
 from tests.support.packages import wheel
 
 GREET = Environment(("greet",))

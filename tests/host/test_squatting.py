@@ -11,26 +11,26 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.core.dispatch.fetch import (
+from formation_p2p.content.held_for_others import is_held
+from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.identity import PeerId
+from formation_p2p.drivers.code_cache import CodeCache
+from formation_p2p.jobs.checkpoints import MAX_KEEPING, CheckpointKeeper
+from formation_p2p.jobs.core.fetch import (
     CheckpointEvent,
     CheckpointSpread,
     CopyOutputs,
     KeepCheckpoint,
     SpreadCheckpoint,
 )
-from formation_p2p.core.errors import Unreachable
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.core.workload.code_bundle import CodeFile, write_bundle
-from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.scope import Scope
-from formation_p2p.host.blobs.held_for_others import is_held
-from formation_p2p.host.checkpoints import MAX_KEEPING, CheckpointKeeper
-from formation_p2p.host.drivers.code_cache import CodeCache
-from formation_p2p.host.net.transport.frames import read_frame
-from formation_p2p.host.net.transport.stream import MuxedStream
-from formation_p2p.host.output_copies import MAX_COPYING, OutputCopies
+from formation_p2p.jobs.output_copies import MAX_COPYING, OutputCopies
+from formation_p2p.net.transport.frames import read_frame
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.checkpoint import Checkpoint
+from formation_p2p.workload.core.code_bundle import CodeFile, write_bundle
+from formation_p2p.workload.core.data_rule import DataRule
+from formation_p2p.workload.core.scope import Scope
 from tests.host.test_places import SOON_S, Silent
 from tests.support.data_world import Holder, content, from_
 from tests.support.stacks import run, running

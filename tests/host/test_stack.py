@@ -16,7 +16,6 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import (
     InvalidInput,
@@ -26,15 +25,16 @@ from formation_p2p.core.errors import (
     Unreachable,
 )
 from formation_p2p.core.identity import Identity
-from formation_p2p.host.net.handlers import NetworkEvent
-from formation_p2p.host.net.identify import VERSION, WORK_PROTOCOL
-from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_INCOMPATIBLE, Stack
-from formation_p2p.host.net.transport.frames import (
+from formation_p2p.dht.core.reachability import Reach
+from formation_p2p.net.handlers import NetworkEvent
+from formation_p2p.net.identify import VERSION, WORK_PROTOCOL
+from formation_p2p.net.transport.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     MAX_WORK_FRAME_BYTES,
 )
-from formation_p2p.host.net.transport.parameters import NetParameters
+from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.reach.stack import KAD_PROTOCOL, MAX_INCOMPATIBLE, Stack
 from tests.support.loopback import LOOPBACK, free_port, tcp
 from tests.support.stacks import Answer, Node, run, running
 from tests.support.waiting import AT_ONCE_S, HANGS_S, IDLE_S, until
@@ -683,7 +683,7 @@ def test_the_program_that_embeds_it_keeps_its_logging_and_pays_for_what_it_uses(
         """
         import logging, sys, trio
         sys.path[:0] = sys.argv[1:]
-        import formation_p2p, formation_p2p.cli.main
+        import formation_p2p, formation_p2p.command.main
         assert "noise" not in sys.modules  # for those who run a network
         from tests.support.stacks import Node, running
 

@@ -14,8 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.errors import InvalidInput, StateError
+from formation_p2p.core.refusals import (
+    Busy,
+    Denied,
+    Faulty,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    Preempted,
+    Silent,
+    TooDear,
+)
+from formation_p2p.core.units import MIB
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     JobEnded,
     JobEvent,
     RetryReason,
@@ -30,33 +44,19 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
-from formation_p2p.core.dispatch.task_run import TaskState
-from formation_p2p.core.errors import InvalidInput, StateError
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.refusals import (
-    Busy,
-    Denied,
-    Faulty,
-    GivingWay,
-    Gone,
-    Infeasible,
-    Leaving,
-    Preempted,
-    Silent,
-    TooDear,
-)
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.core.workload.hints import parse_hints
-from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.core.workload.scope import Scope
-from formation_p2p.host.storage.job_tables import KEPT_BYTES
-from formation_p2p.host.storage.rows import JobSummary
-from formation_p2p.host.storage.state import MAX_FREE_PAGES, Retention, State, peek
+from formation_p2p.jobs.core.saved import SavedJob, SavedLease, SavedTask
+from formation_p2p.jobs.core.task_run import TaskState
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.names import parse_policy
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.state.job_tables import KEPT_BYTES
+from formation_p2p.state.rows import JobSummary
+from formation_p2p.state.state import MAX_FREE_PAGES, Retention, State, peek
+from formation_p2p.workload.core.checkpoint import Checkpoint
+from formation_p2p.workload.core.hints import parse_hints
+from formation_p2p.workload.core.outcome import FailureKind
+from formation_p2p.workload.core.process import ProcessSpec
+from formation_p2p.workload.core.scope import Scope
 from tests.support.state_world import (
     ALICE,
     BOB,
@@ -533,7 +533,7 @@ def test_one_process_at_a_time_may_use_it(path: Path) -> None:
     code = (
         "import sys, pathlib\n"
         "from formation_p2p.core.errors import StateError\n"
-        "from formation_p2p.host.storage.state import State\n"
+        "from formation_p2p.state.state import State\n"
         "try: State(pathlib.Path(sys.argv[1]))\n"
         "except StateError as error: print(error)\n"
     )

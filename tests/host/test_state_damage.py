@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.errors import StateError
-from formation_p2p.core.records.codec import encode
-from formation_p2p.host.storage.job_tables import JOBS
-from formation_p2p.host.storage.sqlite import Schema
-from formation_p2p.host.storage.state import State, peek
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEvent
+from formation_p2p.records.core.codec import encode
+from formation_p2p.state.job_tables import JOBS
+from formation_p2p.state.sqlite import Schema
+from formation_p2p.state.state import State, peek
 from tests.support.state_world import ALICE, all_done, hold, job_of, placed, reported, succeeded
 
 Story = tuple[Job, tuple[JobEvent, ...]] | None

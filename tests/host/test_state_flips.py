@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd
 from formation_p2p.core.errors import StateError
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.host.storage import wal
-from formation_p2p.host.storage.journal import Journal
-from formation_p2p.host.storage.sqlite import MAX_WAL_PAGES
-from formation_p2p.host.storage.state import State
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskEnd
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.state import wal
+from formation_p2p.state.journal import Journal
+from formation_p2p.state.sqlite import MAX_WAL_PAGES
+from formation_p2p.state.state import State
 from tests.support.state_world import ALICE, all_done, hold, job_of, placed, reported, succeeded
 from tests.support.waiting import run
 

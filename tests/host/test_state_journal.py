@@ -17,23 +17,23 @@ import pytest
 import trio
 import trio.lowlevel
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.errors import StateError
+from formation_p2p.core.units import KIB
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     EmitJobEvent,
     JobEnded,
     TaskBegan,
     TaskPrinted,
     TaskSaved,
 )
-from formation_p2p.core.effects import Effect
-from formation_p2p.core.errors import StateError
-from formation_p2p.core.negotiation.messages import ResultAck
-from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.units import KIB
-from formation_p2p.core.workload.checkpoint import Checkpoint, inline
-from formation_p2p.host.storage.journal import Journal, JournalParameters
-from formation_p2p.host.storage.state import Retention, State
+from formation_p2p.leases.core.messages import ResultAck
+from formation_p2p.leases.core.session import Send
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.state.journal import Journal, JournalParameters
+from formation_p2p.state.state import Retention, State
+from formation_p2p.workload.core.checkpoint import Checkpoint, inline
 from tests.support.state_world import (
     ALICE,
     BOB,

@@ -11,8 +11,8 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.fetch import SchedulerEffect
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.jobs.core.fetch import SchedulerEffect
+from formation_p2p.jobs.core.job_events import (
     Attempt,
     JobEnded,
     JobEvent,
@@ -26,12 +26,12 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.host.storage.state import State
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.saved import SavedJob, SavedLease
+from formation_p2p.state.state import State
+from formation_p2p.workload.core.checkpoint import Checkpoint
+from formation_p2p.workload.core.outcome import FailureKind
+from simulations.simulator.disk import Disk
+from simulations.simulator.world import World
 from tests.support.state_world import (
     ALICE,
     BOB,

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import StateError
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     Attempt,
     EmitJobEvent,
     JobEnded,
@@ -20,14 +23,11 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.dispatch.saved import SavedJob
-from formation_p2p.core.effects import Moment
-from formation_p2p.core.errors import StateError
-from formation_p2p.core.peer.events import Resume, Submit, Tick
-from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.outcome import UNMEASURED, Usage
-from formation_p2p.core.workload.work import Task
-from formation_p2p.host.storage.memory_samples import SCHEMA, MemoryRecorder, MemorySamples, Sample
+from formation_p2p.jobs.core.saved import SavedJob
+from formation_p2p.peer.core.events import Resume, Submit, Tick
+from formation_p2p.state.memory_samples import SCHEMA, MemoryRecorder, MemorySamples, Sample
+from formation_p2p.workload.core.outcome import UNMEASURED, Usage
+from formation_p2p.workload.core.work import Task
 from tests.support.state_world import BOB, NEEDS
 
 KIND = "process:train.py"

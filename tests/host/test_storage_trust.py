@@ -19,11 +19,11 @@ import trio
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.trust.attestation import Opinion, seal_attestation
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.reputation import Reputation, Standing
-from formation_p2p.host.clock import moment
-from formation_p2p.host.storage.trust import TrustFile, Verdict, leave_note, peek
+from formation_p2p.machine.clock import moment
+from formation_p2p.state.trust import TrustFile, Verdict, leave_note, peek
+from formation_p2p.trust.core.attestation import Opinion, seal_attestation
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.trust.core.reputation import Reputation, Standing
 from tests.support.stories import identity
 from tests.support.waiting import until
 
@@ -97,7 +97,7 @@ def test_a_clock_that_is_wrong_for_a_while_does_no_harm_over_the_next_life_eithe
 def test_a_node_that_is_killed_loses_no_more_than_the_last_second(path: Path) -> None:
     program = (
         "import sys, pathlib, trio\n"
-        "from formation_p2p.host.storage.trust import TrustFile, peek\n"
+        "from formation_p2p.state.trust import TrustFile, peek\n"
         "from tests.host.test_storage_trust import ALICE, BOB, CAROL, live, standings\n"
         "path = pathlib.Path(sys.argv[1])\n"
         "async def main():\n"

@@ -11,11 +11,11 @@ import pytest
 import trio
 
 from formation_p2p.core.errors import StateError
-from formation_p2p.core.trust.admission import Charged
-from formation_p2p.core.trust.quota import UNLIMITED, Quota, QuotaAccount, Used
-from formation_p2p.core.trust.reciprocity import HoursReceived
-from formation_p2p.core.trust.shares import ShareUsed
-from formation_p2p.host.storage.usage import AccountUsage, UsageFile, UsageParameters, peek
+from formation_p2p.state.usage import AccountUsage, UsageFile, UsageParameters, peek
+from formation_p2p.trust.core.admission import Charged
+from formation_p2p.trust.core.quota import UNLIMITED, Quota, QuotaAccount, Used
+from formation_p2p.trust.core.reciprocity import HoursReceived
+from formation_p2p.trust.core.shares import ShareUsed
 from tests.support.waiting import run
 
 KEPT_MONTHS = UsageParameters().kept_months

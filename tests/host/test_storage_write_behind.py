@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.host.storage.sqlite import Schema, WriteBehind
+from formation_p2p.state.sqlite import Schema, WriteBehind
 from tests.support.waiting import until
 
 

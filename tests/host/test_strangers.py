@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.host.net.transport.strangers import Pool, Share
+from formation_p2p.net.transport.strangers import Pool, Share
 
 
 def test_a_share_draws_on_the_pool_only_past_its_own_and_gives_that_back_first() -> None:

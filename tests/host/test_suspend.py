@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from formation_p2p.host.machine.dbus import CALL, ERROR, RETURN, SIGNAL, Bus, Message, parse
-from formation_p2p.host.machine.suspend import SuspendWatch
+from formation_p2p.machine.dbus import CALL, ERROR, RETURN, SIGNAL, Bus, Message, parse
+from formation_p2p.machine.suspend import SuspendWatch
 from tests.support.waiting import run, until
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.host.net.transport.errors import ConnectionClosedError
-from formation_p2p.host.net.transport.raw import MAX_READ_BYTES
-from formation_p2p.host.net.transport.tcp import TOGETHER_BYTES, TcpStream
+from formation_p2p.net.transport.errors import ConnectionClosedError
+from formation_p2p.net.transport.raw import MAX_READ_BYTES
+from formation_p2p.net.transport.tcp import TOGETHER_BYTES, TcpStream
 from tests.support.stacks import run
 
 

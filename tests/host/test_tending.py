@@ -12,20 +12,27 @@ import pytest
 import trio
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.services.claim import SignedClaim, seal_claim
-from formation_p2p.core.services.events import ReadServices, ReplicaState, ServicesRead
-from formation_p2p.core.services.messages import ServiceError
-from formation_p2p.core.services.tending import EXIT, STDERR, STDOUT, Question, ReadLog, RunBeside
-from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.secrets.store import Secrets
-from formation_p2p.host.services.log_file import LogFile
-from formation_p2p.host.services.reads import ServiceReads
-from formation_p2p.host.services.stream import ServiceStream
-from formation_p2p.host.services.tending import MAX_PEER_STREAMS, Tending
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.features.services.core.claim import SignedClaim, seal_claim
+from formation_p2p.features.services.core.events import ReadServices, ReplicaState, ServicesRead
+from formation_p2p.features.services.core.messages import ServiceError
+from formation_p2p.features.services.core.tending import (
+    EXIT,
+    STDERR,
+    STDOUT,
+    Question,
+    ReadLog,
+    RunBeside,
+)
+from formation_p2p.features.services.host.log_file import LogFile
+from formation_p2p.features.services.host.reads import ServiceReads
+from formation_p2p.features.services.host.stream import ServiceStream
+from formation_p2p.features.services.host.tending import MAX_PEER_STREAMS, Tending
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.secrets.store import Secrets
+from formation_p2p.trust.core.grants import Right
+from formation_p2p.workload.core.blob import Blob
 from tests.host.test_services_replicas import ALICE, Told, replicas, spec
 from tests.support.services import read_all
 from tests.support.services_world import claim_of

@@ -10,8 +10,11 @@ import pytest
 import trio
 
 from formation_p2p.core.errors import InvalidInput, Unreachable
-from formation_p2p.core.negotiation.roster import Roster
-from formation_p2p.core.negotiation.tunnel import (
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.features.gangs.host.seat import MAX_SEAT_TUNNELS, MAX_TUNNELS, Tunnel
+from formation_p2p.features.gangs.host.tunnels import MAX_NODE_TUNNELS, PROTOCOL
+from formation_p2p.leases.core.roster import Roster
+from formation_p2p.leases.core.tunnel import (
     OWNER,
     OpenTunnel,
     TunnelError,
@@ -21,14 +24,11 @@ from formation_p2p.core.negotiation.tunnel import (
     pack,
     parse,
 )
-from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.gang.seat import MAX_SEAT_TUNNELS, MAX_TUNNELS, Tunnel
-from formation_p2p.host.gang.tunnels import MAX_NODE_TUNNELS, PROTOCOL
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
-from formation_p2p.host.net.transport.parameters import NetParameters
-from formation_p2p.host.net.transport.stream import LINGER_TICKS
-from formation_p2p.host.net.transport.yamux import MAX_INBOUND_STREAMS
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.net.transport.stream import LINGER_TICKS
+from formation_p2p.net.transport.yamux import MAX_INBOUND_STREAMS
 from tests.support.gangs import FENCE, GANG, TunnelNode, echo, gang_of, read_all, roster_of
 from tests.support.stacks import run
 from tests.support.waiting import HANGS_S, until

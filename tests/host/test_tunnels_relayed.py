@@ -12,14 +12,14 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
-from formation_p2p.core.negotiation.roster import Member, Roster
-from formation_p2p.core.negotiation.tunnel import TunnelError
-from formation_p2p.host.gang.seat import Tunnel
-from formation_p2p.host.gang.tunnels import Tunnels
-from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.transport.parameters import NetParameters
-from formation_p2p.host.net.transport.stream import MuxedStream
-from formation_p2p.host.net.upgrading import Upgrading
+from formation_p2p.features.gangs.host.seat import Tunnel
+from formation_p2p.features.gangs.host.tunnels import Tunnels
+from formation_p2p.leases.core.roster import Member, Roster
+from formation_p2p.leases.core.tunnel import TunnelError
+from formation_p2p.net.connection import Connection
+from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.reach.upgrading import Upgrading
 from tests.host.test_upgrading import circuits_of, cut_direct, go_direct
 from tests.support.circuits import Relayed, relayed
 from tests.support.gangs import FENCE, GANG, TunnelNode, echo, gang_of

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from formation_p2p.host.drivers.bubblewrap import Bubblewrap
-from formation_p2p.host.drivers.machine import interpreter_environment
-from formation_p2p.host.machine.unix_socket import is_beside_us
+from formation_p2p.drivers.bubblewrap import Bubblewrap
+from formation_p2p.drivers.machine import interpreter_environment
+from formation_p2p.machine.unix_socket import is_beside_us
 from tests.support.waiting import HANGS_S
 
 CONNECTS = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "

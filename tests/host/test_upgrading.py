@@ -8,16 +8,16 @@ import pytest
 import trio
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.nat.paths import Path
 from formation_p2p.core.units import MIB
-from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.limits import PeerLimits
-from formation_p2p.host.net.stack import KAD_PROTOCOL
-from formation_p2p.host.net.transport.addresses import TcpAddress
-from formation_p2p.host.net.transport.errors import StreamReset
-from formation_p2p.host.net.transport.frames import MAX_WORK_FRAME_BYTES
-from formation_p2p.host.net.transport.stream import MuxedStream
-from formation_p2p.host.net.upgrading import Upgrading
+from formation_p2p.net.connection import Connection
+from formation_p2p.net.limits import PeerLimits
+from formation_p2p.net.transport.addresses import TcpAddress
+from formation_p2p.net.transport.errors import StreamReset
+from formation_p2p.net.transport.frames import MAX_WORK_FRAME_BYTES
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.reach.core.paths import Path
+from formation_p2p.reach.stack import KAD_PROTOCOL
+from formation_p2p.reach.upgrading import Upgrading
 from tests.support.circuits import BULK, Relayed, relayed
 from tests.support.stacks import run
 from tests.support.waiting import until

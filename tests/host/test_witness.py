@@ -10,10 +10,10 @@ import trio
 
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import PeerId
-from formation_p2p.host.clock import moment
-from formation_p2p.host.net import witness as module
-from formation_p2p.host.net.identify import Identified
-from formation_p2p.host.net.witness import MAX_CLOCKS, Witness
+from formation_p2p.machine.clock import moment
+from formation_p2p.net import witness as module
+from formation_p2p.net.identify import Identified
+from formation_p2p.net.witness import MAX_CLOCKS, Witness
 from tests.support.dht_world import person
 from tests.support.stacks import Node, running
 from tests.support.waiting import run, until

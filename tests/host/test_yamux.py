@@ -14,22 +14,22 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 
 from formation_p2p.core.identity import peer_id_of
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.transport.errors import (
+from formation_p2p.net.transport.errors import (
     ConnectionClosedError,
     MuxedConnUnavailable,
     StreamClosed,
     StreamEOF,
     StreamReset,
 )
-from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.transport.stream import (
+from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters
+from formation_p2p.net.transport.stream import (
     LINGER_TICKS,
     WINDOW_BYTES,
     MuxedStream,
     StreamStalled,
 )
-from formation_p2p.host.net.transport.token_bucket import BURST_S
-from formation_p2p.host.net.transport.yamux import (
+from formation_p2p.net.transport.token_bucket import BURST_S
+from formation_p2p.net.transport.yamux import (
     MAX_INBOUND_STREAMS,
     MEASURE_TICKS,
     SILENT_TICKS,

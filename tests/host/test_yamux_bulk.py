@@ -9,15 +9,15 @@ import trio
 from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.transport.errors import StreamEOF, StreamReset
-from formation_p2p.host.net.transport.stream import (
+from formation_p2p.net.transport.errors import StreamEOF, StreamReset
+from formation_p2p.net.transport.stream import (
     BULK_WINDOW_BYTES,
     TUNNEL_WINDOW_BYTES,
     WINDOW_BYTES,
     MuxedStream,
 )
-from formation_p2p.host.net.transport.tcp import FAST_UNSENT_BYTES, MOST_UNSENT_BYTES, UNSENT_BYTES
-from formation_p2p.host.net.transport.writer import (
+from formation_p2p.net.transport.tcp import FAST_UNSENT_BYTES, MOST_UNSENT_BYTES, UNSENT_BYTES
+from formation_p2p.net.transport.writer import (
     FAST_WRITTEN_MESSAGES,
     MOST_AHEAD_BYTES,
     SLOW_S,
@@ -25,7 +25,7 @@ from formation_p2p.host.net.transport.writer import (
     VERY_SLOW_S,
     WRITTEN_MESSAGES,
 )
-from formation_p2p.host.net.transport.yamux import NEAR_S, STRANGERS_UNREAD_BYTES, Muxer
+from formation_p2p.net.transport.yamux import NEAR_S, STRANGERS_UNREAD_BYTES, Muxer
 from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
 from tests.support.waiting import until
 

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.core.records.addresses import address_bytes, read_addresses
+from formation_p2p.records.core.addresses import address_bytes, read_addresses
 from tests.support.protobuf import octets
 
 Fields = dict[int, list[bytes | int]]

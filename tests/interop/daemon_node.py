@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import trio
 
-from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError, RemoteError, Unreachable
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.core.records.addresses import address_bytes, read_addresses
-from formation_p2p.host.clock import moment
-from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.machine.clock import moment
+from formation_p2p.net.connection import Connection
+from formation_p2p.net.transport.errors import IOException
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.records.core.addresses import address_bytes, read_addresses
 from tests.interop.daemon_messages import (
     Dht,
     Fields,

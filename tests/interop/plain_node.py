@@ -16,11 +16,14 @@ from typing import Any, Final
 
 import trio
 
-from formation_p2p.core.dht import codec
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
-from formation_p2p.core.dht.rpc import (
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.errors import FormationError, ProtocolViolation
+from formation_p2p.core.identity import Identity, PeerId, parse_peer_id, peer_id_to_bytes
+from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.kademlia import Kademlia
+from formation_p2p.dht.core.operations import Asked, OperationId, Published, Searched
+from formation_p2p.dht.core.rpc import (
     DhtEvent,
     InboundConnection,
     PeerIdentified,
@@ -32,13 +35,10 @@ from formation_p2p.core.dht.rpc import (
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.effects import Contact, Effect, Moment
-from formation_p2p.core.errors import FormationError, ProtocolViolation
-from formation_p2p.core.identity import Identity, PeerId, parse_peer_id, peer_id_to_bytes
-from formation_p2p.core.negotiation.session import Disconnected, Undelivered
-from formation_p2p.host.clock import moment
-from formation_p2p.host.net.handlers import Answer, NetworkEvent
-from formation_p2p.host.net.stack import Stack
+from formation_p2p.leases.core.session import Disconnected, Undelivered
+from formation_p2p.machine.clock import moment
+from formation_p2p.net.handlers import Answer, NetworkEvent
+from formation_p2p.reach.stack import Stack
 from tests.interop.lines import obey
 from tests.interop.plain_records import Found, PlainRecords, PublicKeys, ValueRecord
 

@@ -16,9 +16,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.dht.core import messages as kad
 
 # A record that was not written again for so long is gone.
 RECORD_TTL_S: Final = 48 * 3600.0

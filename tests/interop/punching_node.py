@@ -18,9 +18,9 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat import dcutr
-from formation_p2p.core.nat.relay import RelayFor
-from formation_p2p.host.net.circuit_settings import RelaySettings
+from formation_p2p.reach.circuit_settings import RelaySettings
+from formation_p2p.reach.core import dcutr
+from formation_p2p.reach.core.relay import RelayFor
 from tests.interop.lines import obey
 from tests.support.circuits import circuits, relaying
 from tests.support.stacks import Node, running

@@ -12,10 +12,10 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.paths import Path as ConnectionPath
-from formation_p2p.core.nat.relay import RelayFor
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.circuit_settings import RelaySettings
+from formation_p2p.reach.circuit_settings import RelaySettings
+from formation_p2p.reach.core.paths import Path as ConnectionPath
+from formation_p2p.reach.core.relay import RelayFor
 from tests.interop import p2pd, peers
 from tests.support.circuits import circuits, relaying, reserved
 from tests.support.cut_jobs import job_through

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 import trio
 
-from formation_p2p.core.dht import codec, kad_pb2
-from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
-from formation_p2p.host.net.stack import Stack
+from formation_p2p.dht.core import codec, kad_pb2
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.reach.stack import Stack
 from tests.interop import peers, records
 from tests.interop.plain_node import KAD_PROTOCOL
 from tests.support import stacks

@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.effects import Moment
+from formation_p2p.jobs.core.job_events import (
     EmitJobEvent,
     ForgetLease,
     TaskPlaced,
     TaskSucceeded,
 )
-from formation_p2p.core.effects import Moment
-from formation_p2p.core.negotiation.lessor import Lessor
-from formation_p2p.core.negotiation.messages import Release, ResultAck, TasksEnded
-from formation_p2p.core.negotiation.session import Fence, Fenced, Received, Send
-from formation_p2p.core.peer.effects import PeerEffect, is_of_record
-from formation_p2p.core.peer.events import PeerEvent, Submit
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.resources.fits import Ledger
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.sim import performer
+from formation_p2p.leases.core.lessor import Lessor
+from formation_p2p.leases.core.messages import Release, ResultAck, TasksEnded
+from formation_p2p.leases.core.session import Fence, Fenced, Received, Send
+from formation_p2p.machine.core.fits import Ledger
+from formation_p2p.peer.core.effects import PeerEffect, is_of_record
+from formation_p2p.peer.core.events import PeerEvent, Submit
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.workload.core.outcome import Succeeded
 from simulations import chaos
+from simulations.simulator import performer
 
 pytestmark = pytest.mark.at_length
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from simulations import discovery, tradeoff
 
 pytestmark = pytest.mark.at_length

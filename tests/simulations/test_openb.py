@@ -12,15 +12,15 @@ import pytest
 
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.fragmentation import best_devices
-from formation_p2p.core.placement.policies import Packed
-from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.capability import Capacity, GpuFree
-from formation_p2p.core.resources.fits import fits_now
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.mix import Seen
+from formation_p2p.machine.core.capability import Capacity, GpuFree
+from formation_p2p.machine.core.fits import fits_now
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.fragmentation import best_devices
+from formation_p2p.placement.core.policies import Packed
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.workload.core.mix import Seen
 from simulations.openb import packing
 from simulations.openb.__main__ import main
 from simulations.openb.arguments import pods, seeds

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.capability.buckets import buckets_of, widening
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
-from formation_p2p.core.resources.fits import fits
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.machine.core.fits import fits
+from formation_p2p.records.core.buckets import buckets_of, widening
 from simulations.arguments import Partition, latencies_of, parser, plan_of
 from simulations.figures import Load, by_bucket, of_queries, percentile, share
 from simulations.geometry import MAX_BUCKETS, RARE, buckets, levels, machine

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from formation_p2p.api.task_result import result_of
-from formation_p2p.core.dispatch.job_events import TaskEnd
-from formation_p2p.host.storage.state import State
+from formation_p2p.jobs.core.job_events import TaskEnd
+from formation_p2p.state.state import State
 from tests.soak.jobs import Drawn
 
 # At the beginning of a line. What tasks raised is in lines of JSON.

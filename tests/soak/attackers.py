@@ -21,7 +21,8 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, parse_peer_id
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.units import MIB
+from formation_p2p.leases.core.messages import (
     Commit,
     Leased,
     Offer,
@@ -30,13 +31,12 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     parse,
 )
-from formation_p2p.core.records.codec import Malformed
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.core.units import MIB
-from formation_p2p.host.net.identify import WORK_PROTOCOL
-from formation_p2p.host.net.stack import KAD_PROTOCOL
-from formation_p2p.host.net.transport.frames import encode_frame
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.net.identify import WORK_PROTOCOL
+from formation_p2p.net.transport.frames import encode_frame
+from formation_p2p.reach.stack import KAD_PROTOCOL
+from formation_p2p.records.core.codec import Malformed
+from formation_p2p.trust.core.network import parse_invite
 from tests.host import mallory
 from tests.soak.network import CORES, MEMORY_MIB
 from tests.soak.submitter import say

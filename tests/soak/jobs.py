@@ -13,7 +13,7 @@ from typing import Final
 
 from formation_p2p import ProcessResult, ProcessSpec, TaskResult, python_calls, value_of
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.work import Work
+from formation_p2p.workload.core.work import Work
 from tests.soak.calls import doubled, escaped, squared
 from tests.support.programs import ROOT
 from tests.support.sandboxes import WHY_NONE

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.network import parse_invite
 from simulations.node_process import NodeProcess, until_said
 from tests.support.loopback import free_port, tcp
 

@@ -25,8 +25,8 @@ from typing import Final
 import cloudpickle
 
 from formation_p2p import FormationError, InvalidInput, JobHandle, Node, Retention
-from formation_p2p.core.dispatch.job_events import TaskEnd
 from formation_p2p.core.errors import StateError
+from formation_p2p.jobs.core.job_events import TaskEnd
 from tests.soak import calls
 from tests.soak.calls import digest
 from tests.soak.jobs import HEAVY, KINDS, NEEDS, Drawn

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from formation_p2p.core.trust.network import Network
-from formation_p2p.gateway.nearest import Nearest
-from formation_p2p.gateway.server import GatewayServer
+from formation_p2p.features.gateway.nearest import Nearest
+from formation_p2p.features.gateway.server import GatewayServer
+from formation_p2p.trust.core.network import Network
 from tests.support.gateways import MemorySource
 from tests.support.waiting import HANGS_S
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.network import Network, network_id_of
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import SignedCharter, draft, sign
-from formation_p2p.host.machine.home import Home
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.network import Network, network_id_of
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import SignedCharter, draft, sign
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 YEAR_S = 365 * 86_400
 

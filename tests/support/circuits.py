@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.circuit_messages import (
+from formation_p2p.core.units import MIB
+from formation_p2p.net.limits import PeerLimits
+from formation_p2p.net.transport.errors import StreamEOF
+from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.reach.circuit_settings import CircuitSettings, RelaySettings
+from formation_p2p.reach.core.circuit_messages import (
     HOP_PROTOCOL,
     MAX_MESSAGE_BYTES,
     HopReply,
@@ -16,14 +23,7 @@ from formation_p2p.core.nat.circuit_messages import (
     encode_hop,
     parse_hop_reply,
 )
-from formation_p2p.core.units import MIB
-from formation_p2p.host.net.circuit_settings import CircuitSettings, RelaySettings
-from formation_p2p.host.net.limits import PeerLimits
-from formation_p2p.host.net.relaying import Relaying
-from formation_p2p.host.net.transport.errors import StreamEOF
-from formation_p2p.host.net.transport.frames import encode_frame, read_frame
-from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.reach.relaying import Relaying
 from tests.support.stacks import Node, running
 from tests.support.waiting import until
 

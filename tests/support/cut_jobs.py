@@ -10,11 +10,11 @@ from pathlib import Path
 
 from formation_p2p import Home, Limits, Rights
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.execution.effects import Execute
-from formation_p2p.core.nat.paths import Path as ConnectionPath
-from formation_p2p.core.negotiation.session import Fence
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.stack import Stack
+from formation_p2p.drivers.core.effects import Execute
+from formation_p2p.leases.core.session import Fence
+from formation_p2p.reach.core.paths import Path as ConnectionPath
+from formation_p2p.reach.stack import Stack
 from tests.support.loopback import LISTEN
 from tests.support.network import sees
 from tests.support.nodes import OpenNode

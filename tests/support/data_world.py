@@ -8,23 +8,23 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from formation_p2p.core.data.fetch import PATIENCE_S, STALL_S
+from formation_p2p.content.core.fetch import PATIENCE_S, STALL_S
+from formation_p2p.content.data_stream import PROTOCOL
+from formation_p2p.content.exchange import Exchange
+from formation_p2p.content.memory import PrivateBlobs
+from formation_p2p.content.private import PrivateExchange
+from formation_p2p.content.remote import RemoteBlobs
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.host.blobs.data_stream import PROTOCOL
-from formation_p2p.host.blobs.exchange import Exchange
-from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.blobs.private import PrivateExchange
-from formation_p2p.host.blobs.remote import RemoteBlobs
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.net.limits import PeerLimits
-from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.net.limits import PeerLimits
+from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters
+from formation_p2p.net.transport.stream import MuxedStream
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.network import Network
+from formation_p2p.workload.core.blob import Blob
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Node
 

@@ -20,29 +20,29 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Protocol
 
-from formation_p2p.core.dht import codec
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.rpc import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import Identity, PeerId, key_of_peer
+from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, key_of
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.units import GIB
+from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.kademlia import Kademlia
+from formation_p2p.dht.core.operations import Asked, OperationId, Published, Searched
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.rpc import (
     RequestFailed,
     RequestReceived,
     ResponseReceived,
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.dht.store import CheckedProfile, RecordStore
-from formation_p2p.core.discovery.finder import suits
-from formation_p2p.core.discovery.publication import names_of
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import Identity, PeerId, key_of_peer
-from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, key_of
-from formation_p2p.core.records.profile import Profile, SignedProfile, open_profile, seal_profile
-from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.services.shelf import Shelf
-from formation_p2p.core.units import GIB
+from formation_p2p.dht.core.store import CheckedProfile, RecordStore
+from formation_p2p.discovery.core.finder import suits
+from formation_p2p.discovery.core.publication import names_of
+from formation_p2p.features.services.core.shelf import Shelf
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.records.core.profile import Profile, SignedProfile, open_profile, seal_profile
 
 EPOCH_UNIX_S: Final = 1_700_000_000.0
 NOW: Final = Moment(1000.0, EPOCH_UNIX_S)

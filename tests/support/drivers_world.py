@@ -12,21 +12,21 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import trio
 
-from formation_p2p.core.execution.effects import Execute, ExecutionOutput, ExecutionsEnded, Work
+from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Succeeded, Usage
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Reader
-from formation_p2p.host.drivers.heartbeat import Heartbeat
-from formation_p2p.host.drivers.machine import Cores, Machine
-from formation_p2p.host.drivers.place import Place
-from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.scratch import scratch_folder
-from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
+from formation_p2p.drivers.core.effects import Execute, ExecutionOutput, ExecutionsEnded, Work
+from formation_p2p.drivers.driver import Driver, Execution, LeaseDriver, Reader
+from formation_p2p.drivers.heartbeat import Heartbeat
+from formation_p2p.drivers.machine import Cores, Machine
+from formation_p2p.drivers.place import Place
+from formation_p2p.drivers.process import ProcessDriver
+from formation_p2p.drivers.scratch import scratch_folder
+from formation_p2p.leases.lease_run import LeaseEvent, LeaseRun
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.outcome import UNMEASURED, Outcome, Succeeded, Usage
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from tests.support.waiting import HANGS_S, RunningTime, run
 
 # Of leases.

@@ -2,7 +2,7 @@
 
 `gather` is called where a wait fails, while all that the test started still runs. Of this process
 and of each that it started it keeps the stacks of threads and tasks, and the newest steps of the
-stories of nodes (formation_p2p/cli/stacks.py); of programs also their output so far. Programs that
+stories of nodes (formation_p2p/command/stacks.py); of programs also their output so far. Programs that
 do not print their stacks on SIGQUIT are listed with what the kernel says of them.
 """
 
@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Protocol
 import psutil
 import trio
 
-from formation_p2p.cli.stacks import END, tasks_and_stories
+from formation_p2p.command.stacks import END, tasks_and_stories
 
 TESTS = f"{Path(__file__).parents[1]}/"
 # One test shows this many; the first is what the others come of.

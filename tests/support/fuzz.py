@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
-from formation_p2p.core.dht import kad_pb2
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import Leaving
+from formation_p2p.core.units import MIB
+from formation_p2p.dht.core import kad_pb2
+from formation_p2p.leases.core.messages import (
     AskGrant,
     AskOpinions,
     Assignment,
@@ -22,9 +24,7 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
     pack,
 )
-from formation_p2p.core.refusals import Leaving
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.units import MIB
+from formation_p2p.machine.core.requirements import Requirements
 
 SMALL = Requirements(driver="process", cpu_milli=100, memory_bytes=64 * MIB)
 

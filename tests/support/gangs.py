@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from formation_p2p.core.negotiation.roster import Member, Roster
-from formation_p2p.core.negotiation.tunnel import OWNER
-from formation_p2p.host.gang.seat import Tunnel
-from formation_p2p.host.gang.tunnels import Tunnels
-from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
+from formation_p2p.features.gangs.host.seat import Tunnel
+from formation_p2p.features.gangs.host.tunnels import Tunnels
+from formation_p2p.leases.core.roster import Member, Roster
+from formation_p2p.leases.core.tunnel import OWNER
+from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters
 from tests.support.stacks import Node, running
 
 GANG = "0123456789abcdef" * 2

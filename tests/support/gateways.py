@@ -13,8 +13,7 @@ from typing import Any
 
 import h11
 
-from formation_p2p.core.services.spec import Program, ServiceSpec, WorkerType
-from formation_p2p.gateway.sources import (
+from formation_p2p.features.gateway.sources import (
     Command,
     GangView,
     ReplicaView,
@@ -24,6 +23,7 @@ from formation_p2p.gateway.sources import (
     Upstream,
     WorkerView,
 )
+from formation_p2p.features.services.core.spec import Program, ServiceSpec, WorkerType
 from tests.support.waiting import HANGS_S
 
 Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

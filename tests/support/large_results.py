@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Unpack
 
-from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.core.placement.task_options import PlacementKwargs
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.core.workload.parcel import Parcel
-from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.sim.executor import Run, Running
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
+from formation_p2p.placement.core.task_options import PlacementKwargs
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.parcel import Parcel
+from formation_p2p.workload.core.private_blob import PrivateBlob
+from simulations.simulator.executor import Run, Running
+from simulations.simulator.world import World
 from tests.support.stories import job, where
 
 CALL = Requirements(driver="python", memory_bytes=GIB)

@@ -13,9 +13,9 @@ from typing import Any, Final
 import psutil
 
 from formation_p2p import Limits, Node
-from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.units import MIB
-from formation_p2p.host.machine.home import Home
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.grants import Rights
 from tests.support.loopback import LISTEN
 from tests.support.nodes import OpenNode
 from tests.support.waiting import HANGS_S, until

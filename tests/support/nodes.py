@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.node import Node
-from formation_p2p.api.services import NodeServices
-from formation_p2p.host.net.stack import Stack
+from formation_p2p.api.opened import NodeServices
+from formation_p2p.reach.stack import Stack
 
 
 class OpenNode(Node):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from formation_p2p.api.parcels import Packer
+from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
-from formation_p2p.host.blobs.memory import PrivateBlobs
 
 OWNER = Contact(Identity.from_seed(bytes(32)).peer_id, ("/ip4/127.0.0.1/tcp/4001",))
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.decision import Decision, decide
-from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import Capability, Capacity, idle
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.hints import NO_HINTS, Hints
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.machine.core.capability import Capability, Capacity, idle
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.decision import Decision, decide
+from formation_p2p.placement.core.policy import PlacementPolicy
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.workload.core.hints import NO_HINTS, Hints
+from formation_p2p.workload.core.scope import Scope
 from tests.support.stories import at, contact
 
 NOW = at(0)

@@ -19,8 +19,8 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.paths import Path
-from formation_p2p.host.net.circuit_settings import CircuitSettings, RelaySettings
+from formation_p2p.reach.circuit_settings import CircuitSettings, RelaySettings
+from formation_p2p.reach.core.paths import Path
 from tests.support.stacks import Node
 from tests.support.waiting import until
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from formation_p2p.core.errors import LocalError
-from formation_p2p.host.machine.pythons import interpreters, own_name
+from formation_p2p.machine.pythons import interpreters, own_name
 
 
 @cache

@@ -9,15 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import Searched
-from formation_p2p.core.dht.rpc import ResponseReceived, SendRequest
-from formation_p2p.core.dht.store import RecordStore
-from formation_p2p.core.discovery.finder import suits
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.kademlia import Kademlia
+from formation_p2p.dht.core.operations import Searched
+from formation_p2p.dht.core.rpc import ResponseReceived, SendRequest
+from formation_p2p.dht.core.store import RecordStore
+from formation_p2p.discovery.core.finder import suits
+from formation_p2p.features.quotas.core.quota_escrow import QuotaEscrow
+from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
+from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
+from formation_p2p.features.quotas.core.quota_status import AccountStatus
+from formation_p2p.features.quotas.core.quota_voucher import seal_voucher
+from formation_p2p.leases.core.messages import (
     AccountRows,
     AskAccount,
     AskSlice,
@@ -25,17 +30,12 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     parse,
 )
-from formation_p2p.core.negotiation.quota_escrow import QuotaEscrow
-from formation_p2p.core.negotiation.quota_holder import QuotaHolder
-from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
-from formation_p2p.core.negotiation.quota_status import AccountStatus
-from formation_p2p.core.negotiation.quota_voucher import seal_voucher
-from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.records.profile import SignedProfile
-from formation_p2p.core.trust.grants import Rights, issue, read_grant
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network_quota import network_accounts
-from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used
+from formation_p2p.leases.core.session import Send
+from formation_p2p.records.core.profile import SignedProfile
+from formation_p2p.trust.core.grants import Rights, issue, read_grant
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.network_quota import network_accounts
+from formation_p2p.trust.core.quota import NOTHING, Quota, QuotaAccount, Used
 from tests.support.dht_world import EPOCH_UNIX_S, NOW, admit_all, contact, names_in_network
 from tests.support.dht_world import person as identity
 

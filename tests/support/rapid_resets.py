@@ -9,7 +9,7 @@ from itertools import count
 import trio
 
 from formation_p2p.core.errors import FormationError
-from formation_p2p.host.net.transport.errors import IOException, SwarmException
+from formation_p2p.net.transport.errors import IOException, SwarmException
 from tests.host import mallory
 from tests.host.mallory import HEADER, RST, SYN, WINDOW_UPDATE
 

@@ -2,10 +2,10 @@
 
 from hypothesis import strategies as st
 
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, TIB
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
 
 GB = 10**9
 MODELS = ("h100", "a100", "rtx-4090")

@@ -7,8 +7,8 @@ from typing import Any
 
 import cloudpickle
 
-from formation_p2p.host.drivers.result_pickler import MARKED, dumps
-from formation_p2p.host.results.load import load_result
+from formation_p2p.drivers.result_pickler import MARKED, dumps
+from formation_p2p.results.load import load_result
 
 
 class Call:

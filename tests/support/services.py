@@ -13,13 +13,13 @@ from pathlib import Path
 import trio
 
 from benchmarks.services.stand_in import StandIn
-from formation_p2p.core.services.balancer import Replica
-from formation_p2p.core.workload.scope import Scope
-from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.services.directory import Listing
-from formation_p2p.host.services.router import Router
-from formation_p2p.host.services.server import PROTOCOL, ServiceServer
-from formation_p2p.host.services.stream import ServiceStream
+from formation_p2p.features.services.core.balancer import Replica
+from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.features.services.host.router import Router
+from formation_p2p.features.services.host.server import PROTOCOL, ServiceServer
+from formation_p2p.features.services.host.stream import ServiceStream
+from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters
+from formation_p2p.workload.core.scope import Scope
 from tests.support.stacks import Node, running
 
 GRANT = b"a member's"

@@ -11,18 +11,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.operations import Published, Searched
-from formation_p2p.core.dht.rpc import SendRequest
-from formation_p2p.core.discovery.finder import Finder
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.services.events import ServiceEffect
-from formation_p2p.core.services.holders import Holders
-from formation_p2p.core.services.means import Inquiries, Means
-from formation_p2p.core.services.parameters import ServiceParameters
-from formation_p2p.core.services.shelf import Shelf
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.operations import Published, Searched
+from formation_p2p.dht.core.rpc import SendRequest
+from formation_p2p.discovery.core.finder import Finder
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.features.services.core.events import ServiceEffect
+from formation_p2p.features.services.core.holders import Holders
+from formation_p2p.features.services.core.means import Inquiries, Means
+from formation_p2p.features.services.core.parameters import ServiceParameters
+from formation_p2p.features.services.core.shelf import Shelf
+from formation_p2p.trust.core.membership import Membership
 from tests.support.dht_world import NETWORK, Alone, person
 from tests.support.services_world import NOW, ROOT, granted
 

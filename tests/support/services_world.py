@@ -6,24 +6,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Self
 
-from formation_p2p.core.dht.rpc import SendRequest
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.services.claim import CLAIM_TTL_S, Claim, ClaimState
-from formation_p2p.core.services.events import (
+from formation_p2p.dht.core.rpc import SendRequest
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.features.services.core.claim import CLAIM_TTL_S, Claim, ClaimState
+from formation_p2p.features.services.core.events import (
     PublishSpec,
     ServeServices,
     ServiceStep,
     SpecPublished,
 )
-from formation_p2p.core.services.parameters import ServiceParameters
-from formation_p2p.core.services.signed_spec import SignedSpec, seal_spec
-from formation_p2p.core.services.spec import Program, Replicas, ServiceSpec, WorkerType
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, LATENCY_S, World
+from formation_p2p.features.services.core.parameters import ServiceParameters
+from formation_p2p.features.services.core.signed_spec import SignedSpec, seal_spec
+from formation_p2p.features.services.core.spec import Program, Replicas, ServiceSpec, WorkerType
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.trust.core.grants import Rights, issue
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, LATENCY_S, World
 
 NOW = Moment(1000.0, EPOCH_UNIX_S + 1000)
 ROOT = Identity.from_seed(b"r" * 32)

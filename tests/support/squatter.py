@@ -8,8 +8,8 @@ from itertools import count
 import trio
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.negotiation.messages import PlacementRequest, pack
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.leases.core.messages import PlacementRequest, pack
+from formation_p2p.machine.core.requirements import Requirements
 from tests.support.stacks import Node
 
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 import trio
 
-from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.negotiation.session import Disconnected, Undelivered
-from formation_p2p.core.peer.events import AddressesChanged, Measured
-from formation_p2p.host.net.circuit_settings import NO_CIRCUITS, CircuitSettings
-from formation_p2p.host.net.handlers import NetworkEvent
-from formation_p2p.host.net.stack import Stack
-from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
+from formation_p2p.dht.core.rpc import InboundConnection, PeerIdentified
+from formation_p2p.leases.core.session import Disconnected, Undelivered
+from formation_p2p.net.handlers import NetworkEvent
+from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters
+from formation_p2p.peer.core.events import AddressesChanged, Measured
+from formation_p2p.reach.circuit_settings import NO_CIRCUITS, CircuitSettings
+from formation_p2p.reach.stack import Stack
 from tests.support.loopback import LISTEN
 from tests.support.waiting import HANGS_S
 from tests.support.waiting import run as run

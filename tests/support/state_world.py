@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     Attempt,
     EmitJobEvent,
     ForgetLease,
@@ -16,12 +18,10 @@ from formation_p2p.core.dispatch.job_events import (
     TaskPlaced,
     TaskSucceeded,
 )
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import Identity
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.work import InputFrom, Task, task_id
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.process import ProcessResult
+from formation_p2p.workload.core.work import InputFrom, Task, task_id
 
 ALICE, BOB, CAROL = (Identity.from_seed(bytes([n]) * 32).peer_id for n in (1, 2, 3))
 NEEDS = Requirements(driver="process")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
 
 # A lease that is not renewed any more lives on for so long at the least.
 LEFT_S: Final = (1 - LEASE_DEFAULTS.renew_at) * LEASE_DEFAULTS.lease_s - 0.3

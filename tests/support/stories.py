@@ -9,8 +9,11 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, Unpack
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.refusals import Denied
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     JobEvent,
     TaskCancelled,
     TaskDisagreed,
@@ -19,34 +22,31 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.effects import Contact, Effect, Moment
-from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.negotiation.budget import Budget
-from formation_p2p.core.negotiation.messages import WorkMessage
-from formation_p2p.core.negotiation.session import Send, Undelivered
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.peer.worker import Worker
-from formation_p2p.core.placement.candidate import Candidate
-from formation_p2p.core.placement.task_options import (
+from formation_p2p.leases.core.budget import Budget
+from formation_p2p.leases.core.messages import WorkMessage
+from formation_p2p.leases.core.session import Send, Undelivered
+from formation_p2p.machine.core.capability import Capability, Capacity, idle
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.worker import Worker
+from formation_p2p.placement.core.candidate import Candidate
+from formation_p2p.placement.core.task_options import (
     PlacementKwargs,
     SchedulingKey,
     TaskOptions,
     options_of,
 )
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.capability import Capability, Capacity, idle
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.workload.find import Find
-from formation_p2p.core.workload.quorum import Quorum
-from formation_p2p.core.workload.scope import EVERYTHING, Scope
-from formation_p2p.core.workload.work import Task, task_id
-from formation_p2p.sim.executor import Run, Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.workload.core.find import Find
+from formation_p2p.workload.core.quorum import Quorum
+from formation_p2p.workload.core.scope import EVERYTHING, Scope
+from formation_p2p.workload.core.work import Task, task_id
+from simulations.simulator.executor import Run, Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 T = TypeVar("T")
 

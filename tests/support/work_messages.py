@@ -8,9 +8,21 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.keyspace import KEY_BITS
-from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    GrantEnded,
+    Infeasible,
+    Leaving,
+    PeerRefusal,
+    Preempted,
+    Unbuildable,
+)
+from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.messages import (
     MAX_MILLI_S,
     MAX_MS,
     MAX_OTHERS,
@@ -53,35 +65,23 @@ from formation_p2p.core.negotiation.messages import (
     TaskStarted,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.refusal_kind import MAX_RETRY_MS
-from formation_p2p.core.negotiation.roster import GANG_ID_CHARS, MAX_MEMBERS, Member, Roster
-from formation_p2p.core.negotiation.tunnel import OWNER
-from formation_p2p.core.placement.round_trips import MAX_RTT_US
-from formation_p2p.core.records.codec import MAX_INT
-from formation_p2p.core.refusals import (
-    Busy,
-    Denied,
-    GivingWay,
-    Gone,
-    GrantEnded,
-    Infeasible,
-    Leaving,
-    PeerRefusal,
-    Preempted,
-    Unbuildable,
-)
-from formation_p2p.core.resources.bounds import (
+from formation_p2p.leases.core.refusal_kind import MAX_RETRY_MS
+from formation_p2p.leases.core.roster import GANG_ID_CHARS, MAX_MEMBERS, Member, Roster
+from formation_p2p.leases.core.tunnel import OWNER
+from formation_p2p.machine.core.bounds import (
     MAX_CPU_MILLI,
     MAX_MEMORY_BYTES,
     MAX_NETWORK_MBPS,
     MAX_STORAGE_BYTES,
 )
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.core.trust.quota import Used
-from formation_p2p.core.workload.blob import DAG_CBOR, DIGEST_BYTES, RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint, inline
-from formation_p2p.core.workload.hints import MAX_NEAR
-from formation_p2p.core.workload.outcome import (
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
+from formation_p2p.placement.core.round_trips import MAX_RTT_US
+from formation_p2p.records.core.codec import MAX_INT
+from formation_p2p.trust.core.quota import Used
+from formation_p2p.workload.core.blob import DAG_CBOR, DIGEST_BYTES, RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.checkpoint import MAX_SEQUENCE, Checkpoint, inline
+from formation_p2p.workload.core.hints import MAX_NEAR
+from formation_p2p.workload.core.outcome import (
     MAX_CPU_MS,
     Ended,
     Failed,
@@ -90,7 +90,7 @@ from formation_p2p.core.workload.outcome import (
     Succeeded,
     Usage,
 )
-from formation_p2p.core.workload.work import MAX_PRIORITY
+from formation_p2p.workload.core.work import MAX_PRIORITY
 from tests.support import resources_world
 from tests.support.stories import identity
 

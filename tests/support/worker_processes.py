@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, started
 from tests.support.programs import Program
 

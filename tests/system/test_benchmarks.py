@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.machine.pythons import own_name
 from tests.support.programs import DEADLINE_S, python, running
 from tests.support.pythons import other_pythons
 

@@ -10,16 +10,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from formation_p2p import InvalidInput, Node, Unauthorized, Unplaceable
-from formation_p2p.cli import flags
-from formation_p2p.cli.main import app
+from formation_p2p.command import flags
+from formation_p2p.command.main import app
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.charter_text import parse_charter_text
-from formation_p2p.core.trust.grants import Right, Rights, read_grant
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home, joined_network
-from formation_p2p.host.storage.charter_file import CharterFile
-from formation_p2p.host.storage.member_file import FILE, Member, write_members
+from formation_p2p.machine.home import Home, joined_network
+from formation_p2p.state.charter_file import CharterFile
+from formation_p2p.state.member_file import FILE, Member, write_members
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.charter_text import parse_charter_text
+from formation_p2p.trust.core.grants import Right, Rights, read_grant
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.charters import charter_at
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE, sees

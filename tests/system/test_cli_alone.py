@@ -17,14 +17,14 @@ import pytest
 from click.testing import CliRunner
 
 from formation_p2p import __version__
-from formation_p2p.cli.main import app
+from formation_p2p.command.main import app
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.grants import Rights, read_grant
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.storage.charter_file import CharterFile
-from formation_p2p.host.storage.member_file import Member, write_members
-from formation_p2p.host.storage.state import State
+from formation_p2p.machine.home import Home
+from formation_p2p.state.charter_file import CharterFile
+from formation_p2p.state.member_file import Member, write_members
+from formation_p2p.state.state import State
+from formation_p2p.trust.core.grants import Rights, read_grant
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.charters import charter_at
 from tests.support.programs import ROOT
 from tests.support.state_world import job_of
@@ -50,7 +50,7 @@ def test_help_needs_neither_the_network_nor_a_terminal_library() -> None:
     # Each costs time that a person waits: libp2p a second.
     script = (
         "import sys\n"
-        "from formation_p2p.cli.main import app\n"
+        "from formation_p2p.command.main import app\n"
         "try: app(['--help'], standalone_mode=False)\n"
         "finally: assert not {'libp2p', 'rich'} & sys.modules.keys()"
     )

@@ -20,15 +20,15 @@ import cbor2
 import psutil
 import pytest
 
-from formation_p2p.cli.local.wire import VERSION, socket_of
+from formation_p2p.command.local.wire import VERSION, socket_of
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.drivers.bubblewrap import Bubblewrap
-from formation_p2p.host.drivers.machine import interpreter_environment
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.machine.unix_socket import reachable
+from formation_p2p.drivers.bubblewrap import Bubblewrap
+from formation_p2p.drivers.machine import interpreter_environment
+from formation_p2p.machine.home import Home
+from formation_p2p.machine.unix_socket import reachable
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, formation, started
 from tests.support.programs import Program
 from tests.support.sandboxes import needs_sandbox

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import wasmtime
 
-from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.drivers.driver import ANSWER_S
-from formation_p2p.host.machine.home import Home
+from formation_p2p.drivers.driver import ANSWER_S
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.grants import Right, Rights
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, Done, formation, started
 from tests.support.programs import DEADLINE_S, ROOT, Program, running
 from tests.support.waiting import wait_until
@@ -321,7 +321,7 @@ def test_ctrl_c_takes_the_command_back(world: World) -> None:
 # A command that ends in good order, and whose program takes for ever to.
 ENDS_SLOWLY = """
 import asyncio, atexit, time
-from formation_p2p.cli.interrupt import end_with
+from formation_p2p.command.interrupt import end_with
 
 def end():
     print("ends", flush=True)

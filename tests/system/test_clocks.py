@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from formation_p2p import Home, Rights
-from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, formation, started
 from tests.support.programs import running
 from tests.support.waiting import until
@@ -21,7 +21,7 @@ AHEAD = """
 import time
 right = time.time
 time.time = lambda: right() + 3690
-from formation_p2p.cli.start import main
+from formation_p2p.command.start import main
 main()
 """
 

@@ -15,7 +15,7 @@ from textwrap import dedent
 import pytest
 
 from formation_p2p import Home, Rights, SyncNode
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.machine.pythons import own_name
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE
 from tests.support.programs import ROOT

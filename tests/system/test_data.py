@@ -29,9 +29,9 @@ from formation_p2p import (
 )
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError, Unreachable
-from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
-from formation_p2p.host.shell import Shell
+from formation_p2p.peer.shell import Shell
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.loopback import LISTEN, free_port
 from tests.support.network import DEADLINE_S, gate_at, small_network
 from tests.support.nodes import OpenNode

@@ -14,15 +14,15 @@ import pytest
 from formation_p2p import Blob, Node, ProcessSpec, TaskPlaced, Unreachable
 from formation_p2p.api.submission import INLINE_BYTES
 from formation_p2p.api.task_result import TaskResult
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.network import network_id_of
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import draft, sign
-from formation_p2p.core.workload.data_rule import OPEN, DataRule
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.inputs_from import outputs_of
-from formation_p2p.core.workload.scope import Place, Scope
-from formation_p2p.host.machine.home import Home
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.network import network_id_of
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import draft, sign
+from formation_p2p.workload.core.data_rule import OPEN, DataRule
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.inputs_from import outputs_of
+from formation_p2p.workload.core.scope import Place, Scope
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, gate_at, sees
 from tests.support.nodes import OpenNode

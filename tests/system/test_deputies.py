@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 from formation_p2p import Home, Right, Rights, ScopeShares
-from formation_p2p.core.services.balancer import Replica
-from formation_p2p.core.services.signed_spec import SignedSpec, seal_spec
-from formation_p2p.core.services.spec import Program, ServiceSpec
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.workload.scope import NOWHERE, Place, Scope
-from formation_p2p.gateway.server import GatewayServer
-from formation_p2p.gateway.sources import ServicesView
-from formation_p2p.gateway.token import make_token
-from formation_p2p.host.services.directory import Listing
-from formation_p2p.host.services.place import USES
-from formation_p2p.host.services.uses import lead
-from formation_p2p.host.shell import Shell
+from formation_p2p.features.gateway.server import GatewayServer
+from formation_p2p.features.gateway.sources import ServicesView
+from formation_p2p.features.gateway.token import make_token
+from formation_p2p.features.services.core.balancer import Replica
+from formation_p2p.features.services.core.signed_spec import SignedSpec, seal_spec
+from formation_p2p.features.services.core.spec import Program, ServiceSpec
+from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.features.services.host.place import USES
+from formation_p2p.features.services.host.uses import lead
+from formation_p2p.peer.shell import Shell
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.network import Network, parse_invite
+from formation_p2p.trust.core.quota import Quota
+from formation_p2p.workload.core.scope import NOWHERE, Place, Scope
 from tests.support.charters import charter_at
 from tests.support.gateways import MemorySource, Reply, echo, fetch, program, spec, token_of
 from tests.support.http_program import serving

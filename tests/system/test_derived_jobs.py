@@ -24,13 +24,13 @@ from formation_p2p import (
     python_call,
     value_of,
 )
-from formation_p2p.cli.job_file import read_job_file
-from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
+from formation_p2p.command.job_file import read_job_file
+from formation_p2p.content import files, stage_outputs
+from formation_p2p.content.store import BlobStore
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Cid
-from formation_p2p.host.blobs import files, stage_outputs
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.storage.memory_samples import MemorySamples
+from formation_p2p.machine.core.requirements import DEFAULT_MEMORY_BYTES
+from formation_p2p.state.memory_samples import MemorySamples
+from formation_p2p.workload.core.blob import Cid
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at, small_network
 from tests.support.waiting import until
@@ -216,7 +216,7 @@ async def test_memory_that_nobody_gave_is_learnt_from_earlier_runs(tmp_path: Pat
 
 
 async def test_usage_is_json(tmp_path: Path) -> None:
-    from formation_p2p.cli.as_json import EventLines
+    from formation_p2p.command.as_json import EventLines
 
     async with asyncio.timeout(DEADLINE_S), network(tmp_path) as (bob, _):
         counts = ProcessSpec(("sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"))

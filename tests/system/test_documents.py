@@ -32,12 +32,12 @@ from click.testing import CliRunner
 
 import formation_p2p
 from formation_p2p import Node, ProcessSpec, public
-from formation_p2p.cli.job_file import parse_job_file
-from formation_p2p.cli.main import app
+from formation_p2p.command.job_file import parse_job_file
+from formation_p2p.command.main import app
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.peer.events import Tick
-from formation_p2p.core.services.toml_spec import services_of
-from formation_p2p.sim.world import World
+from formation_p2p.features.services.core.toml_spec import services_of
+from formation_p2p.peer.core.events import Tick
+from simulations.simulator.world import World
 from tests.support.commands import LOOPBACK, started
 from tests.support.documents import Block, blocks, inline_commands
 from tests.support.programs import DEADLINE_S, ROOT, Program
@@ -358,7 +358,7 @@ train.__module__ = "__main__"
 
 # A gateway that names one which is there, and one which is not.
 NEAREST: Final = """
-from formation_p2p.gateway.nearest import Nearest
+from formation_p2p.features.gateway.nearest import Nearest
 from tests.support.browsers import served
 from tests.support.gateways import MemorySource
 with served(MemorySource()) as us, served(MemorySource()) as eu:

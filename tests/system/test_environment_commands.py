@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import SyncNode
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.machine.home import Home
+from formation_p2p.machine.pythons import own_name
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, started
 from tests.support.loopback import LISTEN
 from tests.support.packages import Index, an_index, source, wheel

@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 import trio
 
-from formation_p2p.cli.stacks import END
+from formation_p2p.command.stacks import END
 from tests.support import evidence
 from tests.support.commands import LOOPBACK, started
 from tests.support.network import DEADLINE_S, SmallNetwork

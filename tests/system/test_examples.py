@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.stacks import END
+from formation_p2p.command.stacks import END
 from tests.support.programs import ROOT, Program, python, running
 from tests.support.sandboxes import besides_warning
 

@@ -27,8 +27,8 @@ import cloudpickle
 
 from formation_p2p import Home, Limits, SyncNode
 from formation_p2p.api.executor import NodeExecutor
-from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.units import MIB
+from formation_p2p.trust.core.grants import Rights
 from tests.system.cpython import cases
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)

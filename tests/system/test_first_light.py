@@ -37,8 +37,9 @@ from formation_p2p import (
 )
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import Denied
+from formation_p2p.leases.core import messages as work
+from formation_p2p.leases.core.messages import (
     Assignment,
     Dispatch,
     LeaseEnded,
@@ -46,12 +47,11 @@ from formation_p2p.core.negotiation.messages import (
     RequestRefused,
     WorkMessage,
 )
-from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import issue
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.net.handlers import NetworkEvent
-from formation_p2p.host.net.stack import Stack
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.net.handlers import NetworkEvent
+from formation_p2p.reach.stack import Stack
+from formation_p2p.trust.core.grants import issue
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.network import sees
 from tests.support.waiting import HANGS_S, until
 

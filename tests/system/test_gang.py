@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from formation_p2p import Node, NodeClosed, ProcessSpec, TaskFailed
-from formation_p2p.core.negotiation.tunnel import TunnelError
+from formation_p2p.leases.core.tunnel import TunnelError
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, gate_at, sees
 from tests.support.nodes import OpenNode

@@ -14,9 +14,9 @@ import pytest
 
 import examples.allreduce
 from formation_p2p import InvalidInput, ProcessSpec
-from formation_p2p.api.gang_store import StoreTimeout
-from formation_p2p.core.gang.network import NETWORK_LABEL
-from formation_p2p.host.drivers.installed import set_up_drivers
+from formation_p2p.drivers.installed import set_up_drivers
+from formation_p2p.features.gangs.api.store import StoreTimeout
+from formation_p2p.features.gangs.core.network import NETWORK_LABEL
 from tests.host.test_gang_devices import needs_devices
 from tests.support.network import DEADLINE_S, small_network
 from tests.system.test_gang import SMALL, three_workers

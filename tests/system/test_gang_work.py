@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from examples import gang_pipeline
 from formation_p2p import GangEnded, GangFormed, MemberLost, MemberReplaced, Part, Repartitioned
-from formation_p2p.api.gang import Gang
-from formation_p2p.api.gang_pool import Autoscaling
-from formation_p2p.cli.main import app
-from formation_p2p.core.gang.resizing import Phase
+from formation_p2p.command.main import app
+from formation_p2p.features.gangs.api.gang import Gang
+from formation_p2p.features.gangs.api.pool import Autoscaling
+from formation_p2p.features.gangs.core.resizing import Phase
 from tests.support.network import DEADLINE_S, gate_at, sees
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until

@@ -17,15 +17,20 @@ from typing import Any
 import pytest
 
 from formation_p2p import Home, Right, Rights
-from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.gateway.api_page import MAX_OF_ONE as PAGES
-from formation_p2p.gateway.client import Patience
-from formation_p2p.gateway.jobs import MAX_ENDED_TASKS, MAX_EVENTS, MAX_OF_ONE, MAX_PRINTED_CHARS
-from formation_p2p.gateway.members import MAX_OF_ONE as WORKERS
-from formation_p2p.gateway.members import Members
-from formation_p2p.gateway.server import GatewayServer
-from formation_p2p.gateway.sources import ServicesView, ServiceUnavailable
-from formation_p2p.gateway.token import make_token
+from formation_p2p.features.gateway.api_page import MAX_OF_ONE as PAGES
+from formation_p2p.features.gateway.client import Patience
+from formation_p2p.features.gateway.jobs import (
+    MAX_ENDED_TASKS,
+    MAX_EVENTS,
+    MAX_OF_ONE,
+    MAX_PRINTED_CHARS,
+)
+from formation_p2p.features.gateway.members import MAX_OF_ONE as WORKERS
+from formation_p2p.features.gateway.members import Members
+from formation_p2p.features.gateway.server import GatewayServer
+from formation_p2p.features.gateway.sources import ServicesView, ServiceUnavailable
+from formation_p2p.features.gateway.token import make_token
+from formation_p2p.trust.core.network import Network, parse_invite
 from tests.support.gateways import MemorySource, Reply, caller, echo, fetch, program, spec, token_of
 from tests.support.waiting import until
 

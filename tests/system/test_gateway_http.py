@@ -16,17 +16,17 @@ import pytest
 
 from formation_p2p import Home, InvalidInput, Right, Rights
 from formation_p2p.core.errors import Unreachable
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grants import bind, read_grant
-from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.gateway.client import MAX_HEAD_BYTES, Patience
-from formation_p2p.gateway.nearest import Nearest
-from formation_p2p.gateway.server import GatewayServer, parse_listen
-from formation_p2p.gateway.sources import ServicesView, Upstream
-from formation_p2p.gateway.token import make_token, read_token
-from formation_p2p.gateway.tunnel_url import connected, parse_tunnel_url
-from formation_p2p.host.storage.http_members import HttpMemberFile
+from formation_p2p.features.gateway.client import MAX_HEAD_BYTES, Patience
+from formation_p2p.features.gateway.nearest import Nearest
+from formation_p2p.features.gateway.server import GatewayServer, parse_listen
+from formation_p2p.features.gateway.sources import ServicesView, Upstream
+from formation_p2p.features.gateway.token import make_token, read_token
+from formation_p2p.features.gateway.tunnel_url import connected, parse_tunnel_url
+from formation_p2p.state.http_members import HttpMemberFile
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.grants import bind, read_grant
+from formation_p2p.trust.core.network import Network, parse_invite
+from formation_p2p.trust.core.quota import Quota
 from tests.support.charters import charter_at
 from tests.support.gateways import (
     CATALOG,

@@ -14,9 +14,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Request, Route, TimeoutError, expect
 
 from formation_p2p import Home, Right
-from formation_p2p.core.trust.network import Network
-from formation_p2p.gateway.nearest import Nearest
-from formation_p2p.gateway.token import make_token
+from formation_p2p.features.gateway.nearest import Nearest
+from formation_p2p.features.gateway.token import make_token
+from formation_p2p.trust.core.network import Network
 from tests.support.browsers import CONTRASTS, ServedGateway, chromium, served
 from tests.support.gateways import MemorySource, Serving, program
 

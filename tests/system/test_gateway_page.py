@@ -15,9 +15,9 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect
 
 from formation_p2p import Home, Right
-from formation_p2p.core.services.spec import WorkerType
-from formation_p2p.gateway.sources import Command, ServicesView, WorkerView
-from formation_p2p.gateway.token import make_token
+from formation_p2p.features.gateway.sources import Command, ServicesView, WorkerView
+from formation_p2p.features.gateway.token import make_token
+from formation_p2p.features.services.core.spec import WorkerType
 from tests.support.browsers import CONTRASTS, ServedGateway, chromium, served
 from tests.support.gateways import CATALOG, MemorySource, replica
 

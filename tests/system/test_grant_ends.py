@@ -20,11 +20,11 @@ from formation_p2p import (
     TaskRetried,
     Unauthorized,
 )
-from formation_p2p.cli.status import status
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
-from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
+from formation_p2p.command.status import status
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.trust.core.grants import Right, Rights
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE, sees
 from tests.support.waiting import HANGS_S, until

@@ -48,8 +48,8 @@ import asyncio, sys, time
 from pathlib import Path
 from sleepy import Nap
 from formation_p2p import Node
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.host.machine.home import Home
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.machine.home import Home
 
 async def main(folder):
     home = Home(folder / "alice")
@@ -71,7 +71,7 @@ ASK: Final = """
 import sys
 from pathlib import Path
 from formation_p2p.core.errors import FormationError
-from formation_p2p.host.drivers.installed import set_up_drivers
+from formation_p2p.drivers.installed import set_up_drivers
 for names in sys.argv[2:]:
     try:
         print(sorted(set_up_drivers(names.split(), Path(sys.argv[1]), "off")))

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from formation_p2p import Node
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
-from formation_p2p.core.trust.grants import GrantTerms, Rights, read_grant
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.trust.core.grants import GrantTerms, Rights, read_grant
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.loopback import LISTEN
 from tests.system.test_charter import formation
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.network import parse_invite
 from simulations.namespaces import Forbidden, Namespaces
 from tests.support.programs import Program, running
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.at_length
 FIRST_TASK = """
 import asyncio, json, math, sys
 from formation_p2p import Node
-import formation_p2p.host.net.stack
+import formation_p2p.reach.stack
 
 async def main():
     async with Node.join(home=sys.argv[1], listen=()) as node:

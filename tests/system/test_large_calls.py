@@ -19,7 +19,7 @@ import pytest
 from formation_p2p import FailureKind, python_call, python_calls, value_of
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.parcel import Parcel
+from formation_p2p.workload.core.parcel import Parcel
 from tests.support.drivers_world import open_descriptors
 from tests.support.network import DEADLINE_S, SmallNetwork, small_network
 from tests.support.nodes import OpenNode

@@ -22,13 +22,13 @@ import pytest
 import trio
 
 from formation_p2p import FormationError, NotPlain, ResultTooLarge, python_calls, value_of
+from formation_p2p.content.private import PrivateExchange
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.parcel import Parcel
-from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.private import PrivateExchange
-from formation_p2p.host.storage.state import Retention, State
+from formation_p2p.state.state import Retention, State
+from formation_p2p.workload.core.parcel import Parcel
+from formation_p2p.workload.core.private_blob import PrivateBlob
 from tests.support.commands import started
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from formation_p2p import SyncNode
-from formation_p2p.cli.main import app
+from formation_p2p.command.main import app
 from formation_p2p.core.errors import LocalError
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.storage.charter_file import CharterFile
+from formation_p2p.machine.home import Home
+from formation_p2p.state.charter_file import CharterFile
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.charters import charter_at
 from tests.support.commands import LOOPBACK, started
 

@@ -31,10 +31,10 @@ from formation_p2p import (
     ResultTooLarge,
     SyncNode,
 )
-from formation_p2p.core.services.spec import Program, ServiceSpec
-from formation_p2p.core.services.tending import RunBeside
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.host.machine.claim import claim
+from formation_p2p.features.services.core.spec import Program, ServiceSpec
+from formation_p2p.features.services.core.tending import RunBeside
+from formation_p2p.machine.claim import claim
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S
 from tests.support.waiting import HANGS_S, until

@@ -10,8 +10,8 @@ from formation_p2p import Denied, Limits, Node, ProcessSpec
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.refusals import OutOfScope, Unwanted
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.scope import Place, Scope, ScopeShares
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.scope import Place, Scope, ScopeShares
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
 from tests.support.waiting import until

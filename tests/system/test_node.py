@@ -41,18 +41,18 @@ from formation_p2p import (
 from formation_p2p.api.bridge import Bridge, Call
 from formation_p2p.api.job import MAX_UNREAD
 from formation_p2p.api.lifecycle import Lifecycle
-from formation_p2p.core.discovery.finder import Finder
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent, TaskSaved
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.peer.effects import Left, RejectRequest
-from formation_p2p.core.peer.events import OutputSeen, PeerEvent
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.checkpoint import Checkpoint, inline
-from formation_p2p.core.workload.work import Task
-from formation_p2p.host.machine.home import host_name
-from formation_p2p.host.shell import Shell
+from formation_p2p.discovery.core.finder import Finder
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent, TaskSaved
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.machine.home import host_name
+from formation_p2p.peer.core.effects import Left, RejectRequest
+from formation_p2p.peer.core.events import OutputSeen, PeerEvent
+from formation_p2p.peer.shell import Shell
+from formation_p2p.workload.core.checkpoint import Checkpoint, inline
+from formation_p2p.workload.core.work import Task
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
 from tests.support.parcels import a_packer

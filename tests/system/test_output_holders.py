@@ -17,9 +17,9 @@ from formation_p2p import (
     TaskSucceeded,
     derive,
 )
-from formation_p2p.core.dispatch.fetch import OutputsCopied
-from formation_p2p.core.dispatch.job_events import JobEvent, TaskReopened
 from formation_p2p.core.effects import Moment
+from formation_p2p.jobs.core.fetch import OutputsCopied
+from formation_p2p.jobs.core.job_events import JobEvent, TaskReopened
 from tests.support.network import DEADLINE_S, gate_at, sees
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until

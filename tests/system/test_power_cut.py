@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Home, Node, Rights
-from formation_p2p.core.services.claim import SignedClaim
-from formation_p2p.core.services.events import ServicesRead
+from formation_p2p.features.services.core.claim import SignedClaim
+from formation_p2p.features.services.core.events import ServicesRead
 from tests.support.commands import formation, started
 from tests.support.loopback import free_port, tcp
 from tests.support.waiting import until

@@ -13,11 +13,11 @@ from typing import Any, Final
 import pytest
 
 from formation_p2p import Hints, InvalidInput, Limits, Node, SyncNode, Unplaceable
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.machine.home import Home
+from formation_p2p.machine.pythons import own_name
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, sees
 from tests.support.programs import python

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from formation_p2p import ProcessResult, ProcessSpec, Quorum, TaskPlaced, TaskResult, TaskRetried
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import started
 from tests.support.network import DEADLINE_S, gate_at, sees
 from tests.support.nodes import OpenNode

@@ -13,13 +13,13 @@ import pytest
 
 from formation_p2p import Limits, Node, ProcessSpec
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.units import MIB
-from formation_p2p.host.machine.home import Home
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.machine.home import Home
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.hours import parse_hours
+from formation_p2p.trust.core.network import parse_invite
+from formation_p2p.trust.core.quota import Quota
 from tests.support.commands import formation
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at

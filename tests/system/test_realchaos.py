@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.identity import PeerId
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     EmitJobEvent,
     JobEnded,
     TaskCancelled,
     TaskSucceeded,
 )
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.work import Task, task_id
-from formation_p2p.host.storage.state import State
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.state.state import State
+from formation_p2p.workload.core.process import ProcessResult
+from formation_p2p.workload.core.work import Task, task_id
 from simulations import realchaos
 from simulations.namespaces import Forbidden, Namespaces
 from simulations.node_process import NodeProcess

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Home, JobHandle, Limits, ProcessSpec, Rights, TaskSucceeded, WorkerLost
-from formation_p2p.cli.node_socket import answer, sockets_of
-from formation_p2p.cli.words import Json
-from formation_p2p.core.nat.paths import Path as NetPath
+from formation_p2p.command.node_socket import answer, sockets_of
+from formation_p2p.command.words import Json
 from formation_p2p.core.units import MIB
-from formation_p2p.host.drivers.machine import Sandboxing
-from formation_p2p.host.net.circuit_settings import RelaySettings
-from formation_p2p.host.net.stack import Stack
-from formation_p2p.host.net.transport.addresses import TcpAddress
+from formation_p2p.drivers.machine import Sandboxing
+from formation_p2p.net.transport.addresses import TcpAddress
+from formation_p2p.reach.circuit_settings import RelaySettings
+from formation_p2p.reach.core.paths import Path as NetPath
+from formation_p2p.reach.stack import Stack
 from tests.support.loopback import LISTEN
 from tests.support.network import sees
 from tests.support.nodes import OpenNode

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskAnswered, TaskSucceeded
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.storage.state import State, peek
+from formation_p2p.jobs.core.job_events import TaskAnswered, TaskSucceeded
+from formation_p2p.machine.home import Home
+from formation_p2p.state.state import State, peek
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, Done, formation, started
 from tests.support.programs import ROOT, Program
 from tests.support.state_world import all_done, job_of

@@ -32,17 +32,17 @@ from formation_p2p import (
 )
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.mapped import Mapped
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, StateError
-from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.host.runtime import Runtime
-from formation_p2p.host.shell import Shell
-from formation_p2p.host.storage.journal import Journal, JournalParameters
-from formation_p2p.host.storage.state import Retention, State
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.parameters import DispatchParameters
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.runtime import Runtime
+from formation_p2p.peer.shell import Shell
+from formation_p2p.state.journal import Journal, JournalParameters
+from formation_p2p.state.state import Retention, State
+from formation_p2p.workload.core.process import ProcessResult
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
 from tests.support.nodes import OpenNode

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Home, InvalidInput, Rights
-from formation_p2p.core.services.balancer import Replica
-from formation_p2p.core.services.messages import ServiceError
-from formation_p2p.host.services.directory import Listing
-from formation_p2p.host.shell import Shell
+from formation_p2p.features.services.core.balancer import Replica
+from formation_p2p.features.services.core.messages import ServiceError
+from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.peer.shell import Shell
 from tests.support.http_program import HttpProgram, serving
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S
@@ -263,7 +263,7 @@ def test_without_httpx_the_error_says_what_installs_it() -> None:
     program = """
 import sys
 sys.modules["httpx"] = None
-from formation_p2p.api.service_client import ServiceClient
+from formation_p2p.features.services.api.client import ServiceClient
 try:
     ServiceClient(None, "web", within_s=1, sticky=False).http
 except ImportError as error:

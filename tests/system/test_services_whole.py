@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Home, Rights, SyncNode
-from formation_p2p.core.services.claim import ClaimState
-from formation_p2p.core.services.spec import Check, Program, Replicas, ServiceSpec
+from formation_p2p.features.services.core.claim import ClaimState
+from formation_p2p.features.services.core.spec import Check, Program, Replicas, ServiceSpec
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE
 from tests.support.waiting import wait_until

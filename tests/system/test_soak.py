@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEnded, TaskSucceeded
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.work import Task, task_id
-from formation_p2p.host.storage.state import State
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEnded, TaskSucceeded
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.state.state import State
+from formation_p2p.workload.core.process import ProcessResult
+from formation_p2p.workload.core.work import Task, task_id
 from simulations.node_process import NodeProcess
 from tests.soak import __main__ as soak
 from tests.soak.account import Account

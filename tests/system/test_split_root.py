@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from formation_p2p.cli.main import app
-from formation_p2p.core.trust.charter_text import parse_charter_text
-from formation_p2p.core.trust.grants import Right, check
-from formation_p2p.core.trust.signed_charter import sign, verify_charter
-from formation_p2p.host.machine.home import Home, joined_network
-from formation_p2p.host.storage.member_file import Member, write_members
+from formation_p2p.command.main import app
+from formation_p2p.machine.home import Home, joined_network
+from formation_p2p.state.member_file import Member, write_members
+from formation_p2p.trust.core.charter_text import parse_charter_text
+from formation_p2p.trust.core.grants import Right, check
+from formation_p2p.trust.core.signed_charter import sign, verify_charter
 
 
 def formation(home: Path, *arguments: str, stdin: str = "") -> Result:

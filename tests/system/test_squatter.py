@@ -11,10 +11,10 @@ from pathlib import Path
 from formation_p2p import Limits, ProcessSpec
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import parse_peer_id
-from formation_p2p.core.negotiation.messages import Offer, parse
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
+from formation_p2p.leases.core.messages import Offer, parse
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.trust.core.network import parse_invite
 from tests.support import stacks
 from tests.support.network import DEADLINE_S, small_network
 from tests.support.squatter import squat

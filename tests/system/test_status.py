@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from formation_p2p import InvalidInput, LocalError, Node, ProcessSpec
-from formation_p2p.host.machine.unix_socket import reachable
-from formation_p2p.host.net.circuit_settings import RelaySettings
-from formation_p2p.host.observe.clients import MAX_CLIENTS
+from formation_p2p.machine.unix_socket import reachable
+from formation_p2p.observe.clients import MAX_CLIENTS
+from formation_p2p.reach.circuit_settings import RelaySettings
 from tests.support.network import DEADLINE_S, SmallNetwork, gate_at, small_network
 from tests.support.waiting import until
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from formation_p2p import Hints, JobEvent, JobHandle, Node, TaskPlaced, TaskSucceeded
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.heartbeat import BEAT_S, SILENCE_S
+from formation_p2p.drivers.heartbeat import BEAT_S, SILENCE_S
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from simulations.realchaos import scratch_folders
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at

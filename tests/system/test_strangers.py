@@ -14,19 +14,19 @@ import psutil
 import pytest
 import trio
 
-from formation_p2p.core.data.messages import OpenPrivate, pack_request
-from formation_p2p.core.dht import codec
-from formation_p2p.core.dht import messages as kad
+from formation_p2p.content.core.messages import OpenPrivate, pack_request
+from formation_p2p.content.data_stream import PROTOCOL as DATA_PROTOCOL
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, parse_peer_id, peer_id_to_bytes
-from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.private_blob import NAME_BYTES
-from formation_p2p.host.blobs.data_stream import PROTOCOL as DATA_PROTOCOL
-from formation_p2p.host.net.identify import WORK_PROTOCOL
-from formation_p2p.host.net.stack import KAD_PROTOCOL
-from formation_p2p.host.net.transport.frames import MAX_KAD_REQUEST_BYTES, encode_frame
-from formation_p2p.host.net.transport.strangers import POOL_BYTES, POOL_STREAMS
+from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.net.identify import WORK_PROTOCOL
+from formation_p2p.net.transport.frames import MAX_KAD_REQUEST_BYTES, encode_frame
+from formation_p2p.net.transport.strangers import POOL_BYTES, POOL_STREAMS
+from formation_p2p.reach.stack import KAD_PROTOCOL
+from formation_p2p.records.core.envelope import varint
+from formation_p2p.workload.core.private_blob import NAME_BYTES
 from tests.host import mallory
 from tests.host.mallory import PING, RST, SYN, WINDOW_UPDATE
 from tests.support import stacks

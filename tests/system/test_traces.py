@@ -18,7 +18,7 @@ from opentelemetry.trace import StatusCode
 
 from formation_p2p import Limits, LocalError, Node, ProcessSpec
 from formation_p2p.core.units import MIB
-from formation_p2p.host.observe.tracing import Tracing
+from formation_p2p.observe.tracing import Tracing
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at, small_network
 

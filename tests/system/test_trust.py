@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from formation_p2p import InvalidInput, Node, ProcessSpec
-from formation_p2p.cli.main import app
+from formation_p2p.command.main import app
 from formation_p2p.core.refusals import Distrusted
-from formation_p2p.core.trust.attestation import Opinion, seal_attestation
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.host.clock import moment
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.storage.trust import TrustFile
+from formation_p2p.machine.clock import moment
+from formation_p2p.machine.home import Home
+from formation_p2p.state.trust import TrustFile
+from formation_p2p.trust.core.attestation import Opinion, seal_attestation
+from formation_p2p.trust.core.experience import Experience
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
 from tests.support.stories import identity

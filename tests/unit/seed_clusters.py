@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.gang.pool import Pool, PoolMember
-from formation_p2p.core.gang.resizing import TIMEOUT_S, Phase, ResizeFailure, Resizing
-from formation_p2p.core.gang.rounds import (
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.units import GIB
+from formation_p2p.features.gangs.core.pool import Pool, PoolMember
+from formation_p2p.features.gangs.core.resizing import TIMEOUT_S, Phase, ResizeFailure, Resizing
+from formation_p2p.features.gangs.core.rounds import (
     Answer,
     GoOn,
     Paces,
@@ -18,20 +20,18 @@ from formation_p2p.core.gang.rounds import (
     batch_size,
     foresee,
 )
-from formation_p2p.core.gang.scaling import (
+from formation_p2p.features.gangs.core.scaling import (
     Autoscaler,
     GraceExpired,
     Lacking,
     Reconciler,
     ScalingPolicy,
 )
-from formation_p2p.core.gang.slices import Slices
-from formation_p2p.core.gang.window import Window
-from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.resources.fits import fits
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.units import GIB
+from formation_p2p.features.gangs.core.slices import Slices
+from formation_p2p.features.gangs.core.window import Window
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.machine.core.fits import fits
+from formation_p2p.machine.core.requirements import Requirements
 from tests.support.stories import contact
 from tests.unit.seed_cases import Vector, covers
 

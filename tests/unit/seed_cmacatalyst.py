@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.placement.policies import Spread
-from formation_p2p.core.placement.xor import Xor
-from formation_p2p.core.resources.capability import Capability, Capacity
 from formation_p2p.core.units import GIB
+from formation_p2p.machine.core.capability import Capability, Capacity
+from formation_p2p.placement.core.policies import Spread
+from formation_p2p.placement.core.xor import Xor
 from tests.support.placement_world import order, peer, placed, profile, task, worker
 from tests.unit.seed_cases import Vector, covers
 

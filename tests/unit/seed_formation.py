@@ -11,13 +11,20 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.dispatch.task_status import STATUS_TRANSITIONS, Statuses, TaskStatus
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.policies import rendezvous
-from formation_p2p.core.placement.policy import Peers
-from formation_p2p.core.placement.xor import (
+from formation_p2p.core.refusals import Gone, Infeasible
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.features.builds.core.formfile import parse_formfile
+from formation_p2p.jobs.core.task_status import STATUS_TRANSITIONS, Statuses, TaskStatus
+from formation_p2p.machine.core.capability import Capability, Capacity, idle
+from formation_p2p.machine.core.fits import claims_on, fits, fits_now
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.policies import rendezvous
+from formation_p2p.placement.core.policy import Peers
+from formation_p2p.placement.core.xor import (
     Xor,
     cluster,
     default_hasher,
@@ -25,13 +32,6 @@ from formation_p2p.core.placement.xor import (
     responsible,
     sha256_low64,
 )
-from formation_p2p.core.refusals import Gone, Infeasible
-from formation_p2p.core.resources.capability import Capability, Capacity, idle
-from formation_p2p.core.resources.fits import claims_on, fits, fits_now
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.formfile import parse_formfile
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import contact
 from tests.unit.seed_cases import Vector, covers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from formation_p2p.gateway.server import GatewayServer
+from formation_p2p.features.gateway.server import GatewayServer
 from tests.support.gateways import MemorySource, Reply, fetch
 from tests.unit.seed_cases import Vector, covers
 

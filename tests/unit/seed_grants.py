@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import TooDear
-from formation_p2p.core.trust.admission import AdmissionController, Tolerated
-from formation_p2p.core.trust.grants import Rights, issue, read_grant
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import Quota, Used, month_after, month_of
+from formation_p2p.placement.core.policy import Policy
+from formation_p2p.trust.core.admission import AdmissionController, Tolerated
+from formation_p2p.trust.core.grants import Rights, issue, read_grant
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.quota import Quota, Used, month_after, month_of
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import BOB, NEEDS, at, identity
 from tests.unit.seed_cases import Vector, covers

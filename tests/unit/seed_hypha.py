@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from examples.tariffs import offered_price_micro, price_under_load_micro, unit_price_micro
-from formation_p2p.core.dht.messages import GetProviders
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.lessee import Lessee
-from formation_p2p.core.negotiation.lessor import Lessor
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import Gone, Infeasible
+from formation_p2p.core.units import GIB
+from formation_p2p.dht.core.messages import GetProviders
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.lessee import Lessee
+from formation_p2p.leases.core.lessor import Lessor
+from formation_p2p.leases.core.messages import (
     Commit,
     Dispatch,
     Leased,
@@ -29,15 +31,13 @@ from formation_p2p.core.negotiation.messages import (
     TasksEnded,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.placement.policies import Cheapest, weight
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.refusals import Gone, Infeasible
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.resources.fits import Ledger, Reservation, fits
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements, requirements_from_mapping
-from formation_p2p.core.units import GIB
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.machine.core.fits import Ledger, Reservation, fits
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements, requirements_from_mapping
+from formation_p2p.placement.core.policies import Cheapest, weight
+from formation_p2p.placement.core.task_options import SchedulingKey
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import (
     ALICE,

@@ -11,33 +11,33 @@ import pytest
 
 from examples.quorum import quorum_for
 from examples.tariffs import price_behind_queue_micro, starts_in_ms
-from formation_p2p.core.dht.messages import AddProvider
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.lessee import Lessee
-from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, pack, parse
-from formation_p2p.core.peer.events import Serve
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.policy import Policy, Score, Sum
-from formation_p2p.core.placement.scored import PRESETS, Scored
-from formation_p2p.core.placement.should_move import RULES, Host, MoveReason, accepts, should_move
-from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Distrusted, Infeasible
-from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES
-from formation_p2p.core.resources.capability import Capability, Capacity, idle
-from formation_p2p.core.resources.fits import Ledger, Reservation, fits, fits_now
-from formation_p2p.core.resources.gpu import Gpu, parse_compute_capability
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.core.workload.quorum import Quorum
-from formation_p2p.core.workload.scope import Scope
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.world import World
+from formation_p2p.dht.core.messages import AddProvider
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.lessee import Lessee
+from formation_p2p.leases.core.messages import Commit, Offer, PlacementRequest, pack, parse
+from formation_p2p.machine.core.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES
+from formation_p2p.machine.core.capability import Capability, Capacity, idle
+from formation_p2p.machine.core.fits import Ledger, Reservation, fits, fits_now
+from formation_p2p.machine.core.gpu import Gpu, parse_compute_capability
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import Serve
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.policy import Policy, Score, Sum
+from formation_p2p.placement.core.scored import PRESETS, Scored
+from formation_p2p.placement.core.should_move import RULES, Host, MoveReason, accepts, should_move
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.quorum import Quorum
+from formation_p2p.workload.core.scope import Scope
+from simulations.simulator.executor import Running
+from simulations.simulator.world import World
 from tests.support.placement_world import peer, placed, profile, task, worker
 from tests.support.stories import ALICE, CAROL, NEEDS, at, ends, job, sent, where, workers_of
 from tests.unit.seed_cases import Vector, covers

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from formation_p2p import Home, Rights
-from formation_p2p.core.services.events import ReadServices, ServicesRead
+from formation_p2p.features.services.core.events import ReadServices, ServicesRead
 from tests.support.loopback import LISTEN
 from tests.support.nodes import OpenNode
 from tests.support.services_world import Hamlet, wanting

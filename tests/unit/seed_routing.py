@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from formation_p2p.core.services.balancer import Balancer, Replica
-from formation_p2p.core.services.routes import Route, RouteParameters
+from formation_p2p.features.services.core.balancer import Balancer, Replica
+from formation_p2p.features.services.core.routes import Route, RouteParameters
 from tests.support.placement_world import peer
 from tests.unit.seed_cases import Vector, covers
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.core.negotiation.budget import Budget
-from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import Unwanted
-from formation_p2p.core.workload.hints import parse_hints
-from formation_p2p.core.workload.scope import EVERYTHING, WHOLE_MILLI, Scope, ScopeShares
+from formation_p2p.leases.core.budget import Budget
+from formation_p2p.placement.core.policy import Policy
+from formation_p2p.workload.core.hints import parse_hints
+from formation_p2p.workload.core.scope import EVERYTHING, WHOLE_MILLI, Scope, ScopeShares
 from tests.support.placement_world import peer, placed, profile, task, worker
 from tests.support.stories import BOB
 from tests.unit.seed_cases import Vector, covers

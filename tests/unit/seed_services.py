@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.services.catalog import (
+from formation_p2p.core.units import GIB
+from formation_p2p.features.services.core.catalog import (
     Detected,
     GapStatus,
     Sharing,
@@ -19,9 +18,10 @@ from formation_p2p.core.services.catalog import (
     wanted,
     worker_type_of,
 )
-from formation_p2p.core.services.spec import TIER_OF_TYPE, Program, ServiceSpec, WorkerType
-from formation_p2p.core.services.toml_spec import services_of
-from formation_p2p.core.units import GIB
+from formation_p2p.features.services.core.spec import TIER_OF_TYPE, Program, ServiceSpec, WorkerType
+from formation_p2p.features.services.core.toml_spec import services_of
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.gpu import Gpu
 from tests.unit.seed_cases import ROOT, Vector, covers
 
 

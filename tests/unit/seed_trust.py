@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.placement.policies import EXECUTE_MILLI
-from formation_p2p.core.trust.parameters import TrustParameters
-from formation_p2p.core.trust.reputation import attenuated_milli
+from formation_p2p.placement.core.policies import EXECUTE_MILLI
+from formation_p2p.trust.core.parameters import TrustParameters
+from formation_p2p.trust.core.reputation import attenuated_milli
 from tests.unit.seed_cases import Vector, covers
 
 TRUST = TrustParameters()

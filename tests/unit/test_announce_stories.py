@@ -8,26 +8,26 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.announce.caller import Caller
-from formation_p2p.core.announce.parameters import AnnounceParameters
-from formation_p2p.core.announce.tree import Relay
-from formation_p2p.core.announce.want import Want, seal_want
-from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
-from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.lessee import Lessee
-from formation_p2p.core.negotiation.round import MAX_CALLS
-from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.events import Submit
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.workload.find import Find
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.core.workload.scope import Scope, ScopeShares
-from formation_p2p.sim.executor import Run, Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.leases.core import messages as work
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.lessee import Lessee
+from formation_p2p.leases.core.round import MAX_CALLS
+from formation_p2p.leases.core.session import Received, Send
+from formation_p2p.peer.core.events import Submit
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.wants.core.caller import Caller
+from formation_p2p.wants.core.parameters import AnnounceParameters
+from formation_p2p.wants.core.tree import Relay
+from formation_p2p.wants.core.want import Want, seal_want
+from formation_p2p.workload.core.find import Find
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.scope import Scope, ScopeShares
+from simulations.simulator.executor import Run, Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import BOB, NEEDS, at, at_work, identity, job, only, town, town_with
 
 NOW = int(EPOCH_UNIX_S)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.announce.parameters import AnnounceParameters
-from formation_p2p.core.announce.tree import Relay, branches, size_of
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import distance
+from formation_p2p.wants.core.parameters import AnnounceParameters
+from formation_p2p.wants.core.tree import Relay, branches, size_of
 from tests.support.stories import at, identity
 
 K = 20

@@ -9,19 +9,6 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.announce.board import Gate, Noticeboard
-from formation_p2p.core.announce.caller import Answering, Known, chance, chance_to_hand
-from formation_p2p.core.announce.offers import OfferCounts, Offers
-from formation_p2p.core.announce.parameters import AnnounceParameters
-from formation_p2p.core.announce.want import (
-    MAX_HOLDERS,
-    MAX_PLACES,
-    WANT_PAYLOAD_TYPE,
-    WANT_TTL_S,
-    Want,
-    open_want,
-    seal_want,
-)
 from formation_p2p.core.errors import (
     ExpiredRecord,
     ForgedRecord,
@@ -30,17 +17,30 @@ from formation_p2p.core.errors import (
     OversizedRecord,
 )
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.negotiation.limits import Limits
-from formation_p2p.core.negotiation.messages import MAX_REACH, MAX_WANT_BYTES
-from formation_p2p.core.records import codec
-from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import Capability, Capacity
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Right, Rights, bind, issue
-from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.units import GIB
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.leases.core.limits import Limits
+from formation_p2p.leases.core.messages import MAX_REACH, MAX_WANT_BYTES
+from formation_p2p.machine.core.capability import Capability, Capacity
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core import codec
+from formation_p2p.records.core.envelope import open_envelope, seal
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.trust.core.grants import Right, Rights, bind, issue
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.wants.core.board import Gate, Noticeboard
+from formation_p2p.wants.core.caller import Answering, Known, chance, chance_to_hand
+from formation_p2p.wants.core.offers import OfferCounts, Offers
+from formation_p2p.wants.core.parameters import AnnounceParameters
+from formation_p2p.wants.core.want import (
+    MAX_HOLDERS,
+    MAX_PLACES,
+    WANT_PAYLOAD_TYPE,
+    WANT_TTL_S,
+    Want,
+    open_want,
+    seal_want,
+)
+from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.placement_world import profile
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, at, contact, identity
 

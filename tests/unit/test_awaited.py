@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from formation_p2p.api.awaited import Awaited
+from formation_p2p.features.services.api.awaited import Awaited
 
 
 def test_who_waits_for_long_has_what_is_kept_given_up() -> None:

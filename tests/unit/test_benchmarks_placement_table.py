@@ -17,11 +17,11 @@ from benchmarks.placement.table import Table
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.fits import Ledger, fits, fits_now
-from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB, MIB, TIB
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.machine.core.fits import Ledger, fits, fits_now
+from formation_p2p.machine.core.requirements import Requirements, parse_requirements
+from formation_p2p.records.core.profile import Profile
 from tests.support import resources_world as world
 from tests.support.resources_world import a100, h100, machine
 

@@ -16,9 +16,9 @@ from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.calls import qualified_name
 from formation_p2p.api.planned_calls import python_call, python_calls, steps_call
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.parcel import LARGE_BYTES
-from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.machine.pythons import own_name
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.parcel import LARGE_BYTES
 from tests.support.calls import pickled_function
 from tests.support.parcels import a_packer
 

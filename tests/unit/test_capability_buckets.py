@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 
-from formation_p2p.core.capability.buckets import ANY, bucket_key, buckets_of, widening
-from formation_p2p.core.resources.bounds import (
+from formation_p2p.machine.core.bounds import (
     MAX_CPU_MILLI,
     MAX_DRIVERS,
     MAX_GPU_MODELS,
@@ -16,10 +15,11 @@ from formation_p2p.core.resources.bounds import (
     MAX_NETWORK_MBPS,
     MAX_STORAGE_BYTES,
 )
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.fits import fits
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements, parse_requirements
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.fits import fits
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements, parse_requirements
+from formation_p2p.records.core.buckets import ANY, bucket_key, buckets_of, widening
 from tests.support import resources_world as world
 from tests.support.resources_world import h100, machine
 

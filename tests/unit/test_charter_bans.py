@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.gang.events import GangFormed, MemberReplaced
-from formation_p2p.core.gang.spec import GangSpec
-from formation_p2p.core.negotiation.messages import Enlist
-from formation_p2p.core.negotiation.tunnel import TunnelRefusal, opening, refused
-from formation_p2p.core.peer.events import OfferCharter
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.features.gangs.core.events import GangFormed, MemberReplaced
+from formation_p2p.features.gangs.core.spec import GangSpec
+from formation_p2p.leases.core.messages import Enlist
+from formation_p2p.leases.core.tunnel import TunnelRefusal, opening, refused
+from formation_p2p.peer.core.events import OfferCharter
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.charters import charter_of
 from tests.support.services_world import Hamlet, wanting
 from tests.support.stories import only, passed, peer_of

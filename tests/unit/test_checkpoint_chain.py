@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.dispatch.checkpoints import AGAIN_S, RENEWED_S, Checkpoints
-from formation_p2p.core.dispatch.fetch import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.jobs.core.checkpoints import AGAIN_S, RENEWED_S, Checkpoints
+from formation_p2p.jobs.core.fetch import (
     CheckpointKept,
     CheckpointSpread,
     DropCheckpoints,
@@ -11,11 +12,10 @@ from formation_p2p.core.dispatch.fetch import (
     SchedulerEffect,
     SpreadCheckpoint,
 )
-from formation_p2p.core.dispatch.job_events import JobEvent, TaskSaved
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import Checkpoint, inline
+from formation_p2p.jobs.core.job_events import JobEvent, TaskSaved
+from formation_p2p.jobs.core.task_run import JobRun, TaskRun
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.checkpoint import Checkpoint, inline
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, at, job, only
 
 

@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from formation_p2p.api.task_result import TaskResult
-from formation_p2p.cli.outcomes import cause_of, why_failed
-from formation_p2p.cli.tables import results as table
-from formation_p2p.core.dispatch.job_events import NOT_TRIED, Attempt
+from formation_p2p.code.packages import naming_package
+from formation_p2p.command.outcomes import cause_of, why_failed
+from formation_p2p.command.tables import results as table
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.host.code.packages import naming_package
+from formation_p2p.jobs.core.job_events import NOT_TRIED, Attempt
+from formation_p2p.workload.core.outcome import FailureKind
+from formation_p2p.workload.core.process import ProcessResult
 
 WORKER = Identity.from_seed(bytes(32)).peer_id
 TRACE = "exit: ended with exit code 1: Traceback (most recent call last):\n  File x, line {}\n"

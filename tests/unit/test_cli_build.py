@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.build import Build, build_of, places_of
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.build_plan import Target, build_plan, script_run
-from formation_p2p.core.workload.process import ImageSpec
+from formation_p2p.features.builds.commands.build import Build, build_of, places_of
+from formation_p2p.features.builds.core.build_plan import Target, build_plan, script_run
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.process import ImageSpec
 
 TARGETS = """
 [target.lib]

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.cli.outcomes import (
+from formation_p2p.command.outcomes import (
     EVENT_BYTES,
     MAX_ALL_HELD_BYTES,
     MAX_HELD_BYTES,
     Whole,
     passed_on,
 )
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.identity import PeerId
+from formation_p2p.jobs.core.job_events import (
     Attempt,
     JobEvent,
     RetryReason,
@@ -24,8 +25,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult
+from formation_p2p.workload.core.process import MAX_TAIL_BYTES, ProcessResult
 
 ALICE, CAROL = PeerId("alice"), PeerId("carol")
 LONG = bytes(range(256)) * 512  # 128 KiB

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.formfile import is_formfile, job_of_formfile
+from formation_p2p.code.context import context_of, write_tar
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec
-from formation_p2p.host.code.context import context_of, write_tar
+from formation_p2p.features.builds.commands.formfile import is_formfile, job_of_formfile
+from formation_p2p.workload.core.process import ContainerSpec, ProcessSpec
 
 FORMFILE = """
 NAME greeter

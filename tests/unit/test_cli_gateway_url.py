@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from formation_p2p.cli.flags import read_invite
+from formation_p2p.command.flags import read_invite
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.network import parse_invite
 
 ROOT = Identity.from_seed(bytes(32))
 GRANT = issue(ROOT, Rights(2**31))

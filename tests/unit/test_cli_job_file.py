@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.cli.job_file import parse_job_file, read_job_file
-from formation_p2p.cli.task_line import JobFile
+from formation_p2p.command.job_file import parse_job_file, read_job_file
+from formation_p2p.command.task_line import JobFile
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.placement.policies import Balanced
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.policies import Balanced
+from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions
+from formation_p2p.workload.core.blob import RAW, Blob, Cid
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.process import ContainerSpec, ProcessSpec, WasmSpec
+from formation_p2p.workload.core.scope import Scope
 
 HERE = Path("/jobs")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import cbor2
 import pytest
 
-from formation_p2p.cli.local.values import pack, unpack, unpack_as
-from formation_p2p.core.discovery.trace import Trace
+from formation_p2p.command.local.values import pack, unpack, unpack_as
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.placement.decision import Decision, Discovery, Ranked
-from formation_p2p.core.placement.policy import Score, Term
-from formation_p2p.core.workload.environment import Env
+from formation_p2p.discovery.core.trace import Trace
+from formation_p2p.placement.core.decision import Decision, Discovery, Ranked
+from formation_p2p.placement.core.policy import Score, Term
+from formation_p2p.workload.core.environment import Env
 from tests.support.placement_world import profile
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from formation_p2p.cli.main import app
-from formation_p2p.cli.node_socket import answer, any_runs, sockets_of, told_by_all
-from formation_p2p.cli.top import _look
+from formation_p2p.command.main import app
+from formation_p2p.command.node_socket import answer, any_runs, sockets_of, told_by_all
+from formation_p2p.command.top import _look
 from formation_p2p.core.errors import LocalError
 
 
@@ -77,7 +77,7 @@ def test_a_node_that_leaves_while_it_is_looked_at_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "status-0.sock"
-    monkeypatch.setattr("formation_p2p.cli.node_socket.sockets_of", lambda _: [gone])
+    monkeypatch.setattr("formation_p2p.command.node_socket.sockets_of", lambda _: [gone])
     assert _look(tmp_path, with_workers=True) == {"nodes": [], "workers": [], "online": []}
 
 

@@ -15,13 +15,13 @@ import cbor2
 import click
 import pytest
 
-from formation_p2p.cli.local.wire import LENGTH, VERSION, encoded, socket_of
-from formation_p2p.cli.main import app
-from formation_p2p.cli.start import program_of
-from formation_p2p.cli.task_flags import FLAGS
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS
-from formation_p2p.host.machine.unix_socket import reachable
-from formation_p2p.host.policies import options_of
+from formation_p2p.command.local.wire import LENGTH, VERSION, encoded, socket_of
+from formation_p2p.command.main import app
+from formation_p2p.command.start import program_of
+from formation_p2p.command.task_flags import FLAGS
+from formation_p2p.machine.unix_socket import reachable
+from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS
+from formation_p2p.placement.policies import options_of
 
 # The network stack, its event loop, the cryptography of grants, tables, metrics, databases: of a
 # command's start, nearly all of it.
@@ -29,7 +29,7 @@ HEAVY = {
     "biscuit_auth",
     "cloudpickle",
     "formation_p2p.api.node",
-    "formation_p2p.core.peer.peer",
+    "formation_p2p.peer.core.peer",
     "formation_p2p.public",
     "google.protobuf",
     "noise",
@@ -42,9 +42,9 @@ HEAVY = {
 }
 SCRIPT = """
 import sys
-from formation_p2p.cli.local.wire import LENGTH, VERSION, encoded, socket_of
-from formation_p2p.cli.main import app
-from formation_p2p.cli.start import program_of
+from formation_p2p.command.local.wire import LENGTH, VERSION, encoded, socket_of
+from formation_p2p.command.main import app
+from formation_p2p.command.start import program_of
 try:
     app(sys.argv[1:], standalone_mode=False)
 finally:
@@ -68,12 +68,12 @@ def _imported(tmp_path: Path, *arguments: str) -> set[str]:
 def test_a_command_that_asks_a_socket_imports_no_node(tmp_path: Path, command: list[str]) -> None:
     imported = _imported(tmp_path, *command)
     assert not HEAVY & imported
-    assert "formation_p2p.cli.submit" not in imported  # nor the other commands
+    assert "formation_p2p.command.submit" not in imported  # nor the other commands
 
 
 def test_a_list_of_the_commands_imports_none_of_them(tmp_path: Path) -> None:
     assert not HEAVY & (imported := _imported(tmp_path, "--help"))
-    assert "formation_p2p.cli.run" not in imported
+    assert "formation_p2p.command.run" not in imported
 
 
 def test_the_list_says_of_each_command_what_its_own_help_does() -> None:
@@ -90,10 +90,10 @@ def test_the_list_says_of_each_command_what_its_own_help_does() -> None:
 def test_run_through_a_node_that_is_there_imports_none_of_its_own() -> None:
     script = """
 import sys
-import formation_p2p.cli.main, formation_p2p.cli.run
-import formation_p2p.cli.local.client, formation_p2p.cli.local.link
-assert "formation_p2p.core.dispatch.job_events" not in sys.modules, "not before it asks"
-import formation_p2p.cli.outcomes
+import formation_p2p.command.main, formation_p2p.command.run
+import formation_p2p.command.local.client, formation_p2p.command.local.link
+assert "formation_p2p.jobs.core.job_events" not in sys.modules, "not before it asks"
+import formation_p2p.command.outcomes
 print(*sys.modules)
 """
     done = subprocess.run(
@@ -101,9 +101,9 @@ print(*sys.modules)
     )
     node_s = {
         "cryptography",
-        "formation_p2p.core.placement.task_options",
-        "formation_p2p.core.resources.requirements",
-        "formation_p2p.core.workload.plan",
+        "formation_p2p.placement.core.task_options",
+        "formation_p2p.machine.core.requirements",
+        "formation_p2p.workload.core.plan",
         "pydantic",
     }
     assert not {*HEAVY, *node_s} & set(done.stdout.split())
@@ -113,9 +113,9 @@ def test_run_without_options_asks_and_passes_on_with_few_modules() -> None:
     script = """
 import sys
 before = {*sys.modules}
-import formation_p2p.cli.start, formation_p2p.cli.words, formation_p2p.core.workload.learnt
-import formation_p2p.cli.local.begun, formation_p2p.cli.local.wire
-import formation_p2p.host.machine.home_path, formation_p2p.host.machine.unix_socket
+import formation_p2p.command.start, formation_p2p.command.words, formation_p2p.workload.core.learnt
+import formation_p2p.command.local.begun, formation_p2p.command.local.wire
+import formation_p2p.machine.home_path, formation_p2p.machine.unix_socket
 print(*(name for name in {*sys.modules} - before if name.startswith("formation_p2p.")))
 print(*sys.modules)
 """
@@ -124,21 +124,21 @@ print(*sys.modules)
     )
     ours, every = (set(line.split()) for line in done.stdout.splitlines())
     assert ours == {
-        "formation_p2p.cli",
-        "formation_p2p.cli.local",
-        "formation_p2p.cli.local.begun",
-        "formation_p2p.cli.local.wire",
-        "formation_p2p.cli.start",
-        "formation_p2p.cli.words",
+        "formation_p2p.command",
+        "formation_p2p.command.local",
+        "formation_p2p.command.local.begun",
+        "formation_p2p.command.local.wire",
+        "formation_p2p.command.start",
+        "formation_p2p.command.words",
         "formation_p2p.core",
         "formation_p2p.core.errors",
         "formation_p2p.core.units",
-        "formation_p2p.core.workload",
-        "formation_p2p.core.workload.learnt",
+        "formation_p2p.workload.core",
+        "formation_p2p.workload.core.learnt",
         "formation_p2p.host",
-        "formation_p2p.host.machine",
-        "formation_p2p.host.machine.home_path",
-        "formation_p2p.host.machine.unix_socket",
+        "formation_p2p.machine",
+        "formation_p2p.machine.home_path",
+        "formation_p2p.machine.unix_socket",
     }
     slow = {"asyncio", "click", "dataclasses", "decimal", "inspect", "json", "logging", "ssl"}
     assert not slow & every
@@ -170,7 +170,7 @@ def test_run_without_options_asks_what_the_command_does(tmp_path: Path) -> None:
         answering.start()
         for module, entry in (("start", "main"), ("main", "app")):
             words = ("run", "--", "echo", "a b", "-n")
-            script = f"from formation_p2p.cli.{module} import {entry}; {entry}()"
+            script = f"from formation_p2p.command.{module} import {entry}; {entry}()"
             done = subprocess.run(
                 [sys.executable, "-c", f"import sys; sys.argv[1:] = {words}; {script}"],
                 env={"FORMATION_HOME": str(home)},

@@ -20,25 +20,39 @@ from rich.console import Console
 
 from formation_p2p.api.calls import value_of
 from formation_p2p.api.task_result import TaskResult
-from formation_p2p.cli import exits, status, words
-from formation_p2p.cli.as_json import EventLines
-from formation_p2p.cli.files import check_outputs, named, read_input, write_outputs, write_tail
-from formation_p2p.cli.flags import limits_of, pairs_of, parse_duration_s, read_invite
-from formation_p2p.cli.interrupt import Interrupt, end_with
-from formation_p2p.cli.kinds import Kind
-from formation_p2p.cli.logs import log_from
-from formation_p2p.cli.outcomes import (
+from formation_p2p.command import exits, status, words
+from formation_p2p.command.as_json import EventLines
+from formation_p2p.command.files import check_outputs, named, read_input, write_outputs, write_tail
+from formation_p2p.command.flags import limits_of, pairs_of, parse_duration_s, read_invite
+from formation_p2p.command.interrupt import Interrupt, end_with
+from formation_p2p.command.kinds import Kind
+from formation_p2p.command.logs import log_from
+from formation_p2p.command.outcomes import (
     error_of,
     exit_code_of,
     process_result,
     why_disagreed,
     why_failed,
 )
-from formation_p2p.cli.rights import in_json, in_words
-from formation_p2p.cli.tables import offer_in_words, ranked, table_of, workers
-from formation_p2p.cli.top import _as_of_now
-from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.command.rights import in_json, in_words
+from formation_p2p.command.tables import offer_in_words, ranked, table_of, workers
+from formation_p2p.command.top import _as_of_now
+from formation_p2p.command.words import one_line, printable, refusal_in_words, tally
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import (
+    FormationError,
+    InvalidInput,
+    LocalError,
+    NodeClosed,
+    TaskFailed,
+    Unauthorized,
+    Unplaceable,
+    Unreachable,
+)
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.refusals import Denied, Infeasible, Leaving, TooClose
+from formation_p2p.core.units import GIB
+from formation_p2p.jobs.core.job_events import (
     Answer,
     Attempt,
     Awaited,
@@ -59,43 +73,29 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.core.effects import Moment
-from formation_p2p.core.errors import (
-    FormationError,
-    InvalidInput,
-    LocalError,
-    NodeClosed,
-    TaskFailed,
-    Unauthorized,
-    Unplaceable,
-    Unreachable,
-)
-from formation_p2p.core.identity import Identity
-from formation_p2p.core.placement.decision import Ranked, terms_of
-from formation_p2p.core.records.pasted_text import cleaned
-from formation_p2p.core.refusals import Denied, Infeasible, Leaving, TooClose
-from formation_p2p.core.resources.capability import Limits
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
-from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.core.workload.code_bundle import Code
-from formation_p2p.core.workload.inputs_from import process_in, work_of
-from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.process import (
+from formation_p2p.machine.core.capability import Limits
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.decision import Ranked, terms_of
+from formation_p2p.records.core.pasted_text import cleaned
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.trust.core.grants import Right, Rights
+from formation_p2p.trust.core.hours import parse_hours
+from formation_p2p.trust.core.quota import Quota
+from formation_p2p.trust.names import learn_name
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.checkpoint import Checkpoint
+from formation_p2p.workload.core.code_bundle import Code
+from formation_p2p.workload.core.inputs_from import process_in, work_of
+from formation_p2p.workload.core.outcome import FailureKind
+from formation_p2p.workload.core.process import (
     MAX_TAIL_BYTES,
     ContainerSpec,
     ProcessResult,
     ProcessSpec,
     WasmSpec,
 )
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
-from formation_p2p.host.names import learn_name
+from formation_p2p.workload.core.scope import Place
+from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, Task
 from tests.support.dht_world import profile
 
 BOB = Identity.from_seed(bytes(32)).peer_id

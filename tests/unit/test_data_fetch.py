@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.data import fetch as fetching
-from formation_p2p.core.data.fetch import (
+from formation_p2p.content.core import fetch as fetching
+from formation_p2p.content.core.fetch import (
     HEDGE_S,
     LAST_RETRY_S,
     MAX_OPEN,
@@ -35,10 +35,10 @@ from formation_p2p.core.data.fetch import (
     Tick,
     WantChunk,
 )
-from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.content.core.manifest import Manifest
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob, digest_of
+from formation_p2p.workload.core.blob import CHUNK_BYTES, Blob, digest_of
 
 
 def contact(number: int) -> Contact:

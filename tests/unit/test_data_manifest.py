@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, Manifest
-from formation_p2p.core.records.codec import Malformed, encode
-from formation_p2p.core.workload.blob import CHUNK_BYTES, DAG_CBOR, RAW, Blob, Cid, digest_of
+from formation_p2p.content.core.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, Manifest
+from formation_p2p.records.core.codec import Malformed, encode
+from formation_p2p.workload.core.blob import CHUNK_BYTES, DAG_CBOR, RAW, Blob, Cid, digest_of
 
 LONG = Manifest(CHUNK_BYTES + 5, digest_of(b"one") + digest_of(b"two"))
 SHORT = Manifest(3, digest_of(b"one"))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.data.delegation import MAX_UNIX_S, Delegation
-from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
-from formation_p2p.core.data.messages import (
+from formation_p2p.content.core.delegation import MAX_UNIX_S, Delegation
+from formation_p2p.content.core.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
+from formation_p2p.content.core.messages import (
     MAX_KEPT_FROM,
     MAX_KEPT_FROM_ADDRESSES,
     MAX_REPLY_BYTES,
@@ -36,9 +36,9 @@ from formation_p2p.core.data.messages import (
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.records.codec import encode
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.workload.blob import (
+from formation_p2p.records.core.codec import encode
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.workload.core.blob import (
     CHUNK_BYTES,
     MAX_SOURCE_ADDRESS_CHARS,
     MAX_SOURCES,
@@ -46,9 +46,9 @@ from formation_p2p.core.workload.blob import (
     Cid,
     digest_of,
 )
-from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
-from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.scope import Place, Scope
+from formation_p2p.workload.core.checkpoint import MAX_CHECKPOINT_BYTES
+from formation_p2p.workload.core.data_rule import DataRule
+from formation_p2p.workload.core.scope import Place, Scope
 
 CID = Cid(RAW, digest_of(b"hello"))
 BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/4001",))

@@ -6,19 +6,19 @@ import pytest
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.data_rules import within_rules
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.trust.charter import Charter, Region
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import draft, sign
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.data_rule import OPEN, DataRule, combined
-from formation_p2p.core.workload.hints import Hints, Kind
-from formation_p2p.core.workload.plan import plan_of
-from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.core.workload.scope import NOWHERE, Place, Scope
+from formation_p2p.placement.core.data_rules import within_rules
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.trust.core.charter import Charter, Region
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import draft, sign
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.data_rule import OPEN, DataRule, combined
+from formation_p2p.workload.core.hints import Hints, Kind
+from formation_p2p.workload.core.plan import plan_of
+from formation_p2p.workload.core.process import ProcessSpec
+from formation_p2p.workload.core.scope import NOWHERE, Place, Scope
 from tests.support.stories import identity
 
 ACME = Place(org="acme", cell="kitchen")

@@ -6,10 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from formation_p2p.core.dht import kad_pb2
-from formation_p2p.core.dht.codec import encode, parse_reply, parse_request
-from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.identity import peer_id_to_bytes
+from formation_p2p.dht.core import kad_pb2
+from formation_p2p.dht.core.codec import encode, parse_reply, parse_request
+from formation_p2p.dht.core.kademlia import Kademlia
+from formation_p2p.dht.core.messages import (
     AddProvider,
     FindNode,
     GetProviders,
@@ -21,11 +24,8 @@ from formation_p2p.core.dht.messages import (
     Stored,
     Value,
 )
-from formation_p2p.core.dht.operations import Searched
-from formation_p2p.core.dht.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.identity import peer_id_to_bytes
+from formation_p2p.dht.core.operations import Searched
+from formation_p2p.dht.core.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse
 from tests.interop.plain_records import Found, PlainRecords, ValueRecord
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone

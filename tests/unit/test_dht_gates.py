@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.dht.gates import Gates
-from formation_p2p.core.dht.messages import FindNode, Nodes, Ping
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.rpc import PeerIdentified, RequestReceived, SendRequest
 from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.dht.core.gates import Gates
+from formation_p2p.dht.core.messages import FindNode, Nodes, Ping
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.rpc import PeerIdentified, RequestReceived, SendRequest
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone
 

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.dht.codec import encode as encode_message
-from formation_p2p.core.dht.codec import parse_reply
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
+from formation_p2p.core.keyspace import Key
+from formation_p2p.dht.core.codec import encode as encode_message
+from formation_p2p.dht.core.codec import parse_reply
+from formation_p2p.dht.core.messages import (
     MAX_PROVIDERS,
     Added,
     AddProvider,
@@ -29,22 +31,20 @@ from formation_p2p.core.dht.messages import (
     Stored,
     Value,
 )
-from formation_p2p.core.dht.operations import Searched
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.rpc import (
+from formation_p2p.dht.core.operations import Searched
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.rpc import (
     RequestFailed,
     RequestReceived,
     ResponseReceived,
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.dht.store import value_name
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
-from formation_p2p.core.keyspace import Key
-from formation_p2p.core.records.codec import encode
-from formation_p2p.core.records.resources import encode_requirements
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.dht.core.store import value_name
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.buckets import bucket_key
+from formation_p2p.records.core.codec import encode
+from formation_p2p.records.core.resources import encode_requirements
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone, DhtWorld, find_closest, nearest_first, village
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.lookup import Lookup, PeerState
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
+from formation_p2p.dht.core.lookup import Lookup, PeerState
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.routing import RoutingTable
 from simulations.hostile import World, measure, starts
 
 DHT = DhtParameters()

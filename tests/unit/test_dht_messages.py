@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht import kad_pb2
-from formation_p2p.core.dht.codec import encode, parse_reply, parse_request
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_to_bytes
+from formation_p2p.dht.core import kad_pb2
+from formation_p2p.dht.core.codec import encode, parse_reply, parse_request
+from formation_p2p.dht.core.messages import (
     MAX_CLOSER,
     MAX_NAME_BYTES,
     MAX_NAMES,
@@ -38,12 +42,8 @@ from formation_p2p.core.dht.messages import (
     Stored,
     Value,
 )
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_to_bytes
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
-from formation_p2p.host.net.transport.frames import MAX_KAD_FRAME_BYTES
+from formation_p2p.net.transport.frames import MAX_KAD_FRAME_BYTES
+from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from tests.support import dht_world as world
 from tests.support.protobuf import integer, octets
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.dht.messages import FindNode, Nodes, PutValue
-from formation_p2p.core.dht.operations import OperationId
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.rpc import SendRequest
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import peer_id_to_bytes
+from formation_p2p.dht.core.messages import FindNode, Nodes, PutValue
+from formation_p2p.dht.core.operations import OperationId
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.rpc import SendRequest
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.capability.shards import shard_key
-from formation_p2p.core.dht import codec, kad_pb2
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
+from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_of
+from formation_p2p.dht.core import codec, kad_pb2
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.messages import (
     MAX_PROVIDERS,
     Added,
     AddProvider,
@@ -29,18 +31,16 @@ from formation_p2p.core.dht.messages import (
     Value,
     Write,
 )
-from formation_p2p.core.dht.operations import Asked, Delivery, OperationId, Published, Searched
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.rpc import RequestFailed
-from formation_p2p.core.dht.store import value_name
-from formation_p2p.core.dht.subnets import crowding, subnets
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
-from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_of
-from formation_p2p.core.records.addresses import address_text
-from formation_p2p.core.records.profile import open_profile
+from formation_p2p.dht.core.operations import Asked, Delivery, OperationId, Published, Searched
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.rpc import RequestFailed
+from formation_p2p.dht.core.store import value_name
+from formation_p2p.dht.core.subnets import crowding, subnets
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.records.core.addresses import address_text
+from formation_p2p.records.core.buckets import bucket_key
+from formation_p2p.records.core.profile import open_profile
+from formation_p2p.records.core.shards import shard_key
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone, DhtWorld, Lie, find_closest, nearest_first, village
 from tests.unit.test_discovery_announcer import TTL_S, Worker, people, settled

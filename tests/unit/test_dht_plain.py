@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.dht.core.messages import (
     AddProvider,
     GetProviders,
     Provider,
@@ -16,8 +18,6 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from tests.interop.plain_records import (
     ADDRESSES_TTL_S,
     MAX_PROVIDERS_PER_NAME,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.reachability import ProbeLimits, Reach, Reachability
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.reachability import ProbeLimits, Reach, Reachability
 
 DHT = DhtParameters()
 

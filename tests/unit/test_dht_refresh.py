@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.refresh import Refresh
-from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import KEY_BITS, Key, key_of
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.refresh import Refresh
+from formation_p2p.dht.core.routing import RoutingTable
 from tests.support.dht_world import common_prefix
 
 DHT = DhtParameters()

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.routing import RoutingTable
-from formation_p2p.core.dht.subnets import NAMED, WIDTHS, endpoints, subnets
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.routing import RoutingTable
+from formation_p2p.dht.core.subnets import NAMED, WIDTHS, endpoints, subnets
 
 DHT = DhtParameters()
 

@@ -8,22 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.capability.shards import depths_of, shard_key
-from formation_p2p.core.dht.messages import (
-    MAX_PROVIDERS,
-    AddProvider,
-    GetProviders,
-    Provider,
-    ProviderQuery,
-    Providers,
-    PutValue,
-    ShardCount,
-    Value,
-)
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.store import NamesOf, RecordStore, value_name
-from formation_p2p.core.discovery.finder import suits
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import (
     BadRecord,
@@ -36,11 +20,27 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import Key, Span, key_of
-from formation_p2p.core.records.profile import MAX_PROFILE_BYTES, Profile, SignedProfile
-from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.dht.core.messages import (
+    MAX_PROVIDERS,
+    AddProvider,
+    GetProviders,
+    Provider,
+    ProviderQuery,
+    Providers,
+    PutValue,
+    ShardCount,
+    Value,
+)
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.store import NamesOf, RecordStore, value_name
+from formation_p2p.discovery.core.finder import suits
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.buckets import bucket_key
+from formation_p2p.records.core.profile import MAX_PROFILE_BYTES, Profile, SignedProfile
+from formation_p2p.records.core.resources import encode_requirements
+from formation_p2p.records.core.shards import depths_of, shard_key
 from tests.support import dht_world as world
 
 NOW = Moment(1000.0, world.EPOCH_UNIX_S)

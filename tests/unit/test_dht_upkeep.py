@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dht import codec
-from formation_p2p.core.dht.messages import FindNode, Nodes, Ping, Pong
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.reachability import Reach
-from formation_p2p.core.dht.rpc import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.dht.core import codec
+from formation_p2p.dht.core.messages import FindNode, Nodes, Ping, Pong
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.reachability import Reach
+from formation_p2p.dht.core.rpc import (
     Advertise,
     DhtEffect,
     InboundConnection,
@@ -20,10 +23,7 @@ from formation_p2p.core.dht.rpc import (
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
-from formation_p2p.core.keyspace import key_of
-from formation_p2p.sim.world import World
+from simulations.simulator.world import World
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone, DhtWorld, common_prefix, find_closest, village
 

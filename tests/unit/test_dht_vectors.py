@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
-from formation_p2p.core.dht.codec import encode, parse_request
-from formation_p2p.core.dht.messages import AddProvider, FindNode, GetValue, PutValue
 from formation_p2p.core.identity import peer_id_to_bytes
-from formation_p2p.core.records.addresses import address_bytes, address_text
+from formation_p2p.dht.core.codec import encode, parse_request
+from formation_p2p.dht.core.messages import AddProvider, FindNode, GetValue, PutValue
+from formation_p2p.records.core.addresses import address_bytes, address_text
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VECTORS: Final = Path(

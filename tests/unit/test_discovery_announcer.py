@@ -5,22 +5,22 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.capability.buckets import buckets_of
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.messages import AddProvider, GetProviders, PutValue, Reply, Request
-from formation_p2p.core.dht.operations import Published, Searched
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.store import value_name
-from formation_p2p.core.discovery.announcer import Announcer
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.discovery.publication import names_of
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.keyspace import Span, key_of
-from formation_p2p.core.records.profile import SignedProfile, open_profile
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.units import GIB
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.messages import AddProvider, GetProviders, PutValue, Reply, Request
+from formation_p2p.dht.core.operations import Published, Searched
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.store import value_name
+from formation_p2p.discovery.core.announcer import Announcer
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.discovery.core.publication import names_of
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.records.core.buckets import buckets_of
+from formation_p2p.records.core.profile import SignedProfile, open_profile
 from tests.support import dht_world as world
 from tests.support.dht_world import LATENCY_S, Completed, DhtNode, DhtWorld
 

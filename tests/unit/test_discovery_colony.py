@@ -11,17 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.capability.shards import shard_key
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.operations import Published, Searched
-from formation_p2p.core.discovery.announcer import Announcer
-from formation_p2p.core.discovery.finder import Finder, Found
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import MAX_DEPTH, WHOLE, Key, Span, key_of
-from formation_p2p.core.records.profile import SignedProfile
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.operations import Published, Searched
+from formation_p2p.discovery.core.announcer import Announcer
+from formation_p2p.discovery.core.finder import Finder, Found
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.profile import SignedProfile
+from formation_p2p.records.core.shards import shard_key
 from tests.support import dht_world as world
 from tests.support.dht_world import Completed, DhtNode, DhtWorld, sealed
 

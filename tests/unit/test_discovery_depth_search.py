@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.capability.shards import ShardParameters, places_of, shard_key
-from formation_p2p.core.dht.messages import GetProviders, ProviderQuery, ShardCount
-from formation_p2p.core.dht.store import RecordStore
-from formation_p2p.core.discovery.depth_search import DepthSearch, agreed, deeper_by, is_left
-from formation_p2p.core.discovery.finder import suits
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span
-from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.dht.core.messages import GetProviders, ProviderQuery, ShardCount
+from formation_p2p.dht.core.store import RecordStore
+from formation_p2p.discovery.core.depth_search import DepthSearch, agreed, deeper_by, is_left
+from formation_p2p.discovery.core.finder import suits
+from formation_p2p.records.core.profile import SignedProfile
+from formation_p2p.records.core.shards import ShardParameters, places_of, shard_key
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW
 

@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.capability.buckets import bucket_key, buckets_of
-from formation_p2p.core.dht.messages import MAX_PROVIDERS, GetProviders
-from formation_p2p.core.dht.operations import Searched
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.discovery.finder import ROOMY, Finder, FindId, Found, suits
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.discovery.publication import names_of
-from formation_p2p.core.discovery.trace import Step, Trace
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key, Span, key_of
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.records.resources import encode_requirements
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
+from formation_p2p.dht.core.messages import MAX_PROVIDERS, GetProviders
+from formation_p2p.dht.core.operations import Searched
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.discovery.core.finder import ROOMY, Finder, FindId, Found, suits
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.discovery.core.publication import names_of
+from formation_p2p.discovery.core.trace import Step, Trace
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.buckets import bucket_key, buckets_of
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.records.core.resources import encode_requirements
 from tests.support import dht_world as world
 from tests.support.dht_world import Completed, DhtNode, DhtWorld, find_closest
 

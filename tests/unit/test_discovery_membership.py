@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.capability.shards import ShardParameters
-from formation_p2p.core.dht.messages import ShardCount
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.discovery.shard_membership import (
+from formation_p2p.core.keyspace import MAX_DEPTH, Span
+from formation_p2p.dht.core.messages import ShardCount
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.discovery.core.shard_membership import (
     TRANSITIONS,
     MembershipState,
     ShardMembership,
 )
-from formation_p2p.core.keyspace import MAX_DEPTH, Span
+from formation_p2p.records.core.shards import ShardParameters
 from tests.support import dht_world as world
 
 SHARDS = ShardParameters()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.sim.world import World
+from formation_p2p.machine.core.requirements import Requirements
+from simulations.simulator.world import World
 
 
 @pytest.mark.at_length

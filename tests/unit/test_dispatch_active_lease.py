@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.core.execution.effects import Execute, ExecutionsEnded
-from formation_p2p.core.execution.executions import Executions
-from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
-from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, MAX_SHARED_BLOBS
-from formation_p2p.core.negotiation.lease import Lease, LeaseState
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.units import KIB
+from formation_p2p.drivers.core.effects import Execute, ExecutionsEnded
+from formation_p2p.drivers.core.executions import Executions
+from formation_p2p.jobs.core.active_lease import ActiveLease
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.task_run import JobRun, TaskRun
+from formation_p2p.leases.core.held_lease import HeldLease, HeldState
+from formation_p2p.leases.core.in_flight import BATCH_BYTES, MAX_SHARED_BLOBS
+from formation_p2p.leases.core.lease import Lease, LeaseState
+from formation_p2p.leases.core.messages import (
     Dispatch,
     PlacementRequest,
     ResultAck,
     pack,
     parse,
 )
-from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
-from formation_p2p.core.resources.fits import Reservation
-from formation_p2p.core.units import KIB
-from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
+from formation_p2p.leases.core.session import Send
+from formation_p2p.machine.core.fits import Reservation
+from formation_p2p.placement.core.task_options import SchedulingKey, TaskOptions
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded
+from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, Task
 from tests.support.stories import ALICE, BOB, NEEDS, at, only
 
 FENCE = 3

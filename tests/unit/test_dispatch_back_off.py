@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.dispatch.task_group import TaskGroup
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
-from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
-from formation_p2p.core.negotiation.messages import PlacementRequest
-from formation_p2p.core.placement.decision import Ranked
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Faulty, Leaving, Silent
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.jobs.core.active_lease import ActiveLease
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.jobs.core.task_group import TaskGroup
+from formation_p2p.jobs.core.task_run import JobRun, TaskRun
+from formation_p2p.leases.core.held_lease import HeldLease, HeldState
+from formation_p2p.leases.core.messages import PlacementRequest
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.placement.core.decision import Ranked
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.workload.core.outcome import Succeeded
 from tests.support.stories import ALICE, CAROL, NEEDS, at, at_work, job, known, only, passed, town
 
 pytestmark = pytest.mark.at_length

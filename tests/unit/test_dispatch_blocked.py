@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.discovery.finder import FindId, Found
-from formation_p2p.core.discovery.trace import Trace
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.refusals import Distrusted, Refusal
+from formation_p2p.core.units import MIB
+from formation_p2p.discovery.core.finder import FindId, Found
+from formation_p2p.discovery.core.trace import Trace
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     JobEnded,
     TaskCancelled,
     TaskGaveUp,
@@ -22,23 +25,20 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.dispatch.jobs import Jobs, Outbox
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
-from formation_p2p.core.dispatch.task_run import Blocked, JobRun, TaskRun, TaskState
-from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.peer.events import Submit
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.policy import Policy
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.refusals import Distrusted, Refusal
-from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.jobs import Jobs, Outbox
+from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
+from formation_p2p.jobs.core.task_run import Blocked, JobRun, TaskRun, TaskState
+from formation_p2p.machine.core.requirements import DEFAULT_MEMORY_BYTES
+from formation_p2p.peer.core.events import Submit
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.policy import Policy
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.work import Task
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import (
     BOB,
     NEEDS,

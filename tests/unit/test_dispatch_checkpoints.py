@@ -8,35 +8,35 @@ from dataclasses import replace
 import cbor2
 import pytest
 
-from formation_p2p.core.dispatch.checkpoints import AGAIN_S, MAX_AHEAD, MAX_PER_S, RENEWED_S, WANTED
-from formation_p2p.core.dispatch.fetch import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.refusals import Leaving
+from formation_p2p.drivers.core.effects import ExecutionSaved
+from formation_p2p.jobs.core.checkpoints import AGAIN_S, MAX_AHEAD, MAX_PER_S, RENEWED_S, WANTED
+from formation_p2p.jobs.core.fetch import (
     CheckpointKept,
     CheckpointSpread,
     DropCheckpoints,
     KeepCheckpoint,
     SpreadCheckpoint,
 )
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskSaved, TaskSucceeded
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.execution.effects import ExecutionSaved
-from formation_p2p.core.negotiation.messages import Notice, TaskCheckpoint
-from formation_p2p.core.negotiation.session import Received
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent, Vacate
-from formation_p2p.core.refusals import Leaving
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import (
+from formation_p2p.jobs.core.job_events import JobEnded, TaskSaved, TaskSucceeded
+from formation_p2p.leases.core.messages import Notice, TaskCheckpoint
+from formation_p2p.leases.core.session import Received
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent, Vacate
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.checkpoint import (
     MAX_CHECKPOINT_BYTES,
     MAX_PACKED_BYTES,
     MAX_SEQUENCE,
     Checkpoint,
     inline,
 )
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.sim.executor import Run, Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from simulations.simulator.executor import Run, Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import ALICE, job, only, passed, peer_of, town, worker_of, workers_of
 
 RUNS_S = 30.0

@@ -8,26 +8,26 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dispatch.fetch import FetchResult, ResultLost, StopFetch
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.units import MIB
+from formation_p2p.jobs.core.fetch import FetchResult, ResultLost, StopFetch
+from formation_p2p.jobs.core.job_events import (
     JobEnded,
     TaskGaveUp,
     TaskPlaced,
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.dispatch.parameters import DispatchParameters
-from formation_p2p.core.negotiation.messages import ResultAck, TasksEnded
-from formation_p2p.core.negotiation.session import Received
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
-from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.parcel import Parcel
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.parameters import DispatchParameters
+from formation_p2p.leases.core.messages import ResultAck, TasksEnded
+from formation_p2p.leases.core.session import Received
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.parcel import Parcel
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.large_results import LIMIT, calls, record_at, town_of_calls
 from tests.support.stories import (
     ALICE,

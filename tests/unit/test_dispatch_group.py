@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.job_events import Attempt
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
-from formation_p2p.core.dispatch.task_group import TaskGroup
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, distance
-from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
-from formation_p2p.core.negotiation.round import RoundId
-from formation_p2p.core.placement.decision import Ranked
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Busy, Denied, Refusal
-from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.units import MIB
+from formation_p2p.jobs.core.active_lease import ActiveLease
+from formation_p2p.jobs.core.job_events import Attempt
+from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
+from formation_p2p.jobs.core.task_group import TaskGroup
+from formation_p2p.jobs.core.task_run import JobRun, TaskRun
+from formation_p2p.leases.core.held_lease import HeldLease, HeldState
+from formation_p2p.leases.core.round import RoundId
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.placement.core.decision import Ranked
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.records.core.profile import Profile
 from tests.support.stories import ALICE, CAROL, DAVE, NEEDS, at, job, known
 
 FULL = Busy("the table of leases", 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskGaveUp, TaskPlaced, TaskSucceeded
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.job_events import TaskGaveUp, TaskPlaced, TaskSucceeded
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from simulations.simulator.executor import Running
+from simulations.simulator.world import World
 from tests.support.stories import at, at_work, ends, is_idle, job, only, peer_of, town, where
 
 MISSING = Failed(FailureKind.DRIVER, "could not start: sotr: No such file or directory")

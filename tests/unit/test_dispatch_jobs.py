@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.refusals import Infeasible, Leaving
+from formation_p2p.core.units import GIB
+from formation_p2p.jobs.core.job_events import (
     Answer,
     Attempt,
     Awaited,
@@ -29,9 +32,9 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.dispatch.jobs import Jobs, Outbox
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
-from formation_p2p.core.dispatch.task_run import (
+from formation_p2p.jobs.core.jobs import Jobs, Outbox
+from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS, DispatchParameters
+from formation_p2p.jobs.core.task_run import (
     ENDED,
     TRANSITIONS,
     JobRun,
@@ -39,14 +42,11 @@ from formation_p2p.core.dispatch.task_run import (
     TaskRun,
     TaskState,
 )
-from formation_p2p.core.dispatch.task_status import Statuses, TaskStatus
-from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.policies import Cheapest
-from formation_p2p.core.placement.xor import Xor
-from formation_p2p.core.refusals import Infeasible, Leaving
-from formation_p2p.core.resources.capability import Capacity
-from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind
+from formation_p2p.jobs.core.task_status import Statuses, TaskStatus
+from formation_p2p.machine.core.capability import Capacity
+from formation_p2p.placement.core.policies import Cheapest
+from formation_p2p.placement.core.xor import Xor
+from formation_p2p.workload.core.outcome import Failed, FailureKind
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import ALICE, CAROL, END, at, job
 

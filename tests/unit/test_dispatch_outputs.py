@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.units import MIB
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     JobEnded,
     TaskCancelled,
     TaskGaveUp,
@@ -18,19 +21,16 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.dispatch.jobs import Jobs, Outbox
-from formation_p2p.core.dispatch.task_run import TaskRun, TaskState
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.peer.events import Resume
-from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import DAG_CBOR, Blob, Cid, digest_of
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.core.workload.work import InputFrom
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
+from formation_p2p.jobs.core.jobs import Jobs, Outbox
+from formation_p2p.jobs.core.task_run import TaskRun, TaskState
+from formation_p2p.peer.core.events import Resume
+from formation_p2p.workload.core.blob import DAG_CBOR, Blob, Cid, digest_of
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
+from formation_p2p.workload.core.work import InputFrom
+from simulations.simulator.disk import Disk
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
 from tests.support.stories import ALICE, CAROL, at, job, name_of, only, peer_of, town
 
 Reads = Mapping[int, Sequence[int]]

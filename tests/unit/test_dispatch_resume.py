@@ -7,8 +7,10 @@ from typing import Self
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.effects import Effect
+from formation_p2p.drivers.core.effects import ExecutionSaved
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     Attempt,
     ForgetLease,
     JobEnded,
@@ -23,18 +25,16 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     WorkerLost,
 )
-from formation_p2p.core.dispatch.saved import SavedJob, SavedTask
-from formation_p2p.core.dispatch.task_run import TaskState
-from formation_p2p.core.effects import Effect
-from formation_p2p.core.execution.effects import ExecutionSaved
-from formation_p2p.core.negotiation.messages import Dispatch, Leased, Release, Renew, ResultAck
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.peer.events import Resume
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
+from formation_p2p.jobs.core.saved import SavedJob, SavedTask
+from formation_p2p.jobs.core.task_run import TaskState
+from formation_p2p.leases.core.messages import Dispatch, Leased, Release, Renew, ResultAck
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.peer.core.events import Resume
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from simulations.simulator.disk import Disk
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
 from tests.support.stories import END, NEEDS, is_idle, job, name_of, only, passed, peer_of, town
 
 FAILED = Failed(FailureKind.EXIT, "exit code 1")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.cli.outcomes import retried_in_words
-from formation_p2p.core.dispatch.job_events import JobEnded, RetryReason, TaskRetried
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.world import World
+from formation_p2p.command.outcomes import retried_in_words
+from formation_p2p.jobs.core.job_events import JobEnded, RetryReason, TaskRetried
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from simulations.simulator.executor import Running
+from simulations.simulator.world import World
 from tests.support.stories import at_work, job, name_of, only, town, workers_of
 
 

@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.discovery.finder import Finder
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import distance
+from formation_p2p.core.refusals import Denied, Infeasible, Leaving, Preempted, Silent
+from formation_p2p.discovery.core.finder import Finder
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.drivers.core.effects import ExecutionOutput
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     Awaited,
     CodeSent,
     JobEnded,
@@ -24,12 +28,9 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
-from formation_p2p.core.execution.effects import ExecutionOutput
-from formation_p2p.core.identity import key_of_peer
-from formation_p2p.core.keyspace import distance
-from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
+from formation_p2p.leases.core.in_flight import MAX_IN_FLIGHT_BYTES
+from formation_p2p.leases.core.messages import (
     MAX_OUTPUT_BYTES,
     Cancel,
     Commit,
@@ -46,18 +47,17 @@ from formation_p2p.core.negotiation.messages import (
     TaskStarted,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.session import Received, Undelivered
-from formation_p2p.core.peer.events import OutputSeen
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.refusals import Denied, Infeasible, Leaving, Preempted, Silent
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.code_bundle import Code
-from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.session import Received, Undelivered
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import OutputSeen
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.code_bundle import Code
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, Task
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import (
     NEEDS,
     at_work,

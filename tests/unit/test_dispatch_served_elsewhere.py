@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskRetried, TaskSucceeded
-from formation_p2p.core.negotiation.messages import PlacementRequest, Release
-from formation_p2p.core.negotiation.session import Disconnected
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.job_events import TaskPlaced, TaskRetried, TaskSucceeded
+from formation_p2p.leases.core.messages import PlacementRequest, Release
+from formation_p2p.leases.core.session import Disconnected
+from formation_p2p.workload.core.outcome import Succeeded
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import ends, job, only, passed, peer_of, town
 
 pytestmark = pytest.mark.at_length

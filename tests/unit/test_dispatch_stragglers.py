@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.jobs.core.active_lease import ActiveLease
+from formation_p2p.jobs.core.job_events import (
     JobEnded,
     TaskCancelled,
     TaskGaveUp,
@@ -16,16 +16,16 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
-from formation_p2p.core.dispatch.task_group import Estimates, TaskGroup
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
-from formation_p2p.core.negotiation.messages import Cancel
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
+from formation_p2p.jobs.core.task_group import Estimates, TaskGroup
+from formation_p2p.jobs.core.task_run import JobRun, TaskRun
+from formation_p2p.leases.core.held_lease import HeldLease, HeldState
+from formation_p2p.leases.core.messages import Cancel
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import (
     ALICE,
     NEEDS,

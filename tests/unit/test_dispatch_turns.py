@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskRecalled, TaskRetried, TaskSucceeded
-from formation_p2p.core.negotiation.lessee import LeaseYields
-from formation_p2p.core.negotiation.messages import Cancel, LeaseEnded, Release, Renewed
-from formation_p2p.core.negotiation.parameters import LeaseParameters
-from formation_p2p.core.peer.events import Explain
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.shares import ShareStatus
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.job_events import TaskRecalled, TaskRetried, TaskSucceeded
+from formation_p2p.leases.core.lessee import LeaseYields
+from formation_p2p.leases.core.messages import Cancel, LeaseEnded, Release, Renewed
+from formation_p2p.leases.core.parameters import LeaseParameters
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import Explain
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.shares import ShareStatus
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.scope import Place
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import NEEDS, at, ends, job, only, passed, peer_of, sent, town_with
 
 # So that a story takes seconds.

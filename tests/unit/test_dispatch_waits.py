@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.refusals import Infeasible, Silent
+from formation_p2p.jobs.core.job_events import (
     Awaited,
     JobEnded,
     JobWaits,
@@ -12,14 +13,13 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
-from formation_p2p.core.peer.events import Resume, Submit
-from formation_p2p.core.refusals import Infeasible, Silent
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.outcome import FailureKind, Succeeded
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import Resume, Submit
+from formation_p2p.workload.core.outcome import FailureKind, Succeeded
+from simulations.simulator.disk import Disk
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import job, only, town, workers_of
 
 BIG = Requirements(driver="process", cpu_milli=64_000)

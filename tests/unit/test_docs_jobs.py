@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from formation_p2p.cli.job_file import parse_job_file
-from formation_p2p.core.dispatch.task_run import TRANSITIONS
+from formation_p2p.command.job_file import parse_job_file
 from formation_p2p.core.units import format_bytes
-from formation_p2p.core.workload.derive import MAX_EDGES
-from formation_p2p.core.workload.memory_estimate import MAX_KINDS, MAX_SAMPLES
-from formation_p2p.core.workload.work import MAX_TASKS, MIN_MEMORY_BYTES
+from formation_p2p.features.builds.core.derive import MAX_EDGES
+from formation_p2p.jobs.core.task_run import TRANSITIONS
+from formation_p2p.workload.core.memory_estimate import MAX_KINDS, MAX_SAMPLES
+from formation_p2p.workload.core.work import MAX_TASKS, MIN_MEMORY_BYTES
 from tests.support.documents import block, text_of
 from tests.support.state_tables import events_table
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.negotiation import back_off, held_lease, lease
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.host.drivers import heartbeat
+from formation_p2p.drivers import heartbeat
+from formation_p2p.leases.core import back_off, held_lease, lease
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
 from tests.support.state_tables import events_table
 
 DOC = Path(__file__).parents[2] / "docs" / "leases.md"

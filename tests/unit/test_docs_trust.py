@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from formation_p2p.core.peer import reputation_gossip as hearsay
-from formation_p2p.core.placement.policies import EXECUTE_MILLI
-from formation_p2p.core.trust import attestation, experience
-from formation_p2p.core.trust.parameters import TrustParameters
-from formation_p2p.core.workload.hints import MIN_PEER_CHARS
+from formation_p2p.peer.core import reputation_gossip as hearsay
+from formation_p2p.placement.core.policies import EXECUTE_MILLI
+from formation_p2p.trust.core import attestation, experience
+from formation_p2p.trust.core.parameters import TrustParameters
+from formation_p2p.workload.core.hints import MIN_PEER_CHARS
 
 TRUST = TrustParameters()
 DOC = (Path(__file__).parents[2] / "docs" / "trust.md").read_text()

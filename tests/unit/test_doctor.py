@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import __version__
-from formation_p2p.cli.doctor import network, readings
-from formation_p2p.cli.doctor.finding import Finding, Verdict
+from formation_p2p.command.doctor import network, readings
+from formation_p2p.command.doctor.finding import Finding, Verdict
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.reached import Reached, Way
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
-from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.host.machine.kernel_clock import KernelClock
-from formation_p2p.host.net.gate_probe import GateAnswer
-from formation_p2p.host.net.identify import VERSION
-from formation_p2p.host.reach_in_words import reach_in_json
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.kernel_clock import KernelClock
+from formation_p2p.net.identify import VERSION
+from formation_p2p.reach.core.reached import Reached, Way
+from formation_p2p.reach.gate_probe import GateAnswer
+from formation_p2p.reach.reach_in_words import reach_in_json
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
+from formation_p2p.trust.core.grants import Right, Rights
 
 HOME = Path("/home/anna/formation")
 NOW_S = 1_800_000_000.0

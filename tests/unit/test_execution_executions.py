@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Effect
-from formation_p2p.core.execution.effects import (
+from formation_p2p.core.units import GIB, KIB, MIB
+from formation_p2p.drivers.core.effects import (
     Continue,
     Execute,
     ExecutionEffect,
@@ -24,19 +25,19 @@ from formation_p2p.core.execution.effects import (
     Pause,
     Work,
 )
-from formation_p2p.core.execution.executions import (
+from formation_p2p.drivers.core.executions import (
     MAX_KEPT,
     MAX_KEPT_BYTES,
     MAX_OUTBOX_BYTES,
     Executions,
 )
-from formation_p2p.core.negotiation.in_flight import (
+from formation_p2p.leases.core.in_flight import (
     BATCH_BYTES,
     MAX_IN_FLIGHT_BYTES,
     MAX_SHARED_BLOBS,
 )
-from formation_p2p.core.negotiation.lease import Lease, LeaseState
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.leases.core.lease import Lease, LeaseState
+from formation_p2p.leases.core.messages import (
     MAX_FRAME_BYTES,
     MAX_MESSAGE_CHARS,
     MAX_OUTPUT_BYTES,
@@ -54,14 +55,13 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     parse,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.resources.fits import GpuClaim, Reservation
-from formation_p2p.core.units import GIB, KIB, MIB
-from formation_p2p.core.workload.checkpoint import Checkpoint, inline
-from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.leases.core.session import Send
+from formation_p2p.machine.core.fits import GpuClaim, Reservation
+from formation_p2p.workload.core.checkpoint import Checkpoint, inline
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.process import ProcessSpec
+from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
 from tests.support.large_results import CALL, record_at
 from tests.support.stories import ALICE, BOB, CAROL, MALLORY, NEEDS, only, sent
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import GIB, MAX_BYTES, MAX_MILLI, MIB
-from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
+from formation_p2p.drivers.core.limits import TaskLimits
+from formation_p2p.workload.core.work import MIN_MEMORY_BYTES
 
 LIMITS = st.builds(TaskLimits, st.integers(0, MAX_MILLI), st.integers(0, MAX_BYTES))
 

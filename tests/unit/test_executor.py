@@ -19,14 +19,14 @@ from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.feeder import FIRST_WAITING, LAST_WAITING
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.parcels import NO_PARCELS
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.parcel import Parcel
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded, TaskPlaced, TaskSucceeded
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.parcel import Parcel
 from tests.support.parcels import a_packer
 from tests.support.waiting import wait_until
 

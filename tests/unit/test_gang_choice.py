@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.gang.choice import (
+from formation_p2p.core.identity import PeerId
+from formation_p2p.features.gangs.core.choice import (
     MAX_PLACES,
     Arrangement,
     Place,
@@ -21,12 +22,11 @@ from formation_p2p.core.gang.choice import (
     nearest_together,
     plan,
 )
-from formation_p2p.core.gang.trips import FAR_US, Trips
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.lessee import CollectedOffer
-from formation_p2p.core.negotiation.messages import Offer
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.features.gangs.core.trips import FAR_US, Trips
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.lessee import CollectedOffer
+from formation_p2p.leases.core.messages import Offer
+from formation_p2p.machine.core.requirements import Requirements
 
 SMALL = Requirements(cpu_milli=1000, driver="process")
 LARGE = Requirements(cpu_milli=4000, driver="process")

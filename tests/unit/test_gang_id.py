@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.gang.gang_id import HALF_BYTES, gang_id_of, is_gang_of
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.negotiation.roster import GANG_ID_CHARS
+from formation_p2p.features.gangs.core.gang_id import HALF_BYTES, gang_id_of, is_gang_of
+from formation_p2p.leases.core.roster import GANG_ID_CHARS
 
 ALICE, MALLORY = (Identity.from_seed(bytes((number,)) * 32).peer_id for number in (1, 2))
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.gang.candidates import key_of_gang, members_of
-from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.identity import key_of_peer
-from formation_p2p.core.negotiation.messages import PlacementRequest
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import Capacity
+from formation_p2p.features.gangs.core.candidates import key_of_gang, members_of
+from formation_p2p.features.gangs.core.spec import GangSpec
+from formation_p2p.leases.core.messages import PlacementRequest
+from formation_p2p.machine.core.capability import Capacity
+from formation_p2p.records.core.profile import Profile
 from tests.unit.test_gang_world import GANG, NEEDS, Gangs
 
 NAMES = ("alice", "carol", "dave", "erin", "frank", "grace")

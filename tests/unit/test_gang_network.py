@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.gang.network import (
+from formation_p2p.features.gangs.core.network import (
     MTU_BYTES,
     PREFIX_BITS,
     Unframer,
@@ -18,7 +18,7 @@ from formation_p2p.core.gang.network import (
     hosts_file,
     passes,
 )
-from formation_p2p.core.negotiation.roster import MAX_MEMBERS
+from formation_p2p.leases.core.roster import MAX_MEMBERS
 
 
 def framed(packet: bytes) -> bytes:

@@ -10,14 +10,19 @@ import pytest
 
 from benchmarks.clusters.partitioning import drawn, fastest_s
 from formation_p2p.core.errors import InvalidInput, Unplaceable
-from formation_p2p.core.gang.part import Links, MemberCapacity, Part, Problem
-from formation_p2p.core.gang.partition import Partition, parse_strategy, partition, repartition
-from formation_p2p.core.gang.pipeline import SLACK, cut_bytes
-from formation_p2p.core.gang.seen_rates import SeenRates
-from formation_p2p.core.gang.strategies import IMBALANCE
-from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
-from formation_p2p.core.negotiation.tunnel import OWNER
 from formation_p2p.core.units import MIB
+from formation_p2p.features.gangs.core.part import Links, MemberCapacity, Part, Problem
+from formation_p2p.features.gangs.core.partition import (
+    Partition,
+    parse_strategy,
+    partition,
+    repartition,
+)
+from formation_p2p.features.gangs.core.pipeline import SLACK, cut_bytes
+from formation_p2p.features.gangs.core.seen_rates import SeenRates
+from formation_p2p.features.gangs.core.strategies import IMBALANCE
+from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
+from formation_p2p.leases.core.tunnel import OWNER
 
 THREE = [MemberCapacity(0, 300), MemberCapacity(1, 100), MemberCapacity(2, 200)]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.core.gang.pool import Pool, PoolMember, less
 from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.capability import Capability, GpuFree, idle
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB
+from formation_p2p.features.gangs.core.pool import Pool, PoolMember, less
+from formation_p2p.machine.core.capability import Capability, GpuFree, idle
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements, parse_requirements
 from tests.support.stories import contact
 
 A100 = Gpu("G0", "nvidia", "a100", 80 * GIB, 80)

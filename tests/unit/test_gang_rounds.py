@@ -7,7 +7,7 @@ import heapq
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.gang.rounds import (
+from formation_p2p.features.gangs.core.rounds import (
     GoOn,
     Paces,
     Rounds,
@@ -16,7 +16,7 @@ from formation_p2p.core.gang.rounds import (
     batch_size,
     foresee,
 )
-from formation_p2p.core.gang.slices import Slices
+from formation_p2p.features.gangs.core.slices import Slices
 
 
 def played(

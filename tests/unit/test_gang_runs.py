@@ -7,10 +7,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from formation_p2p.api.gang_work import GangWork
-from formation_p2p.core.gang.events import GangEvent, GangMember, MemberLost, MemberReplaced
-from formation_p2p.core.gang.part import Part
-from formation_p2p.core.resources.requirements import parse_requirements
+from formation_p2p.features.gangs.api.work import GangWork
+from formation_p2p.features.gangs.core.events import (
+    GangEvent,
+    GangMember,
+    MemberLost,
+    MemberReplaced,
+)
+from formation_p2p.features.gangs.core.part import Part
+from formation_p2p.machine.core.requirements import parse_requirements
 from tests.support.stories import contact
 
 HANGS_S = 60.0

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.gang.part import MemberCapacity, Part
-from formation_p2p.core.gang.partition import partition
-from formation_p2p.core.gang.recovery import (
+from formation_p2p.features.gangs.core.part import MemberCapacity, Part
+from formation_p2p.features.gangs.core.partition import partition
+from formation_p2p.features.gangs.core.recovery import (
     GiveUp,
     Loss,
     Recompute,
@@ -19,8 +19,8 @@ from formation_p2p.core.gang.recovery import (
     parse_recovery,
     remedy_of,
 )
-from formation_p2p.core.gang.resizing import Phase, ResizeFailure, Resizing
-from formation_p2p.core.gang.scaling import (
+from formation_p2p.features.gangs.core.resizing import Phase, ResizeFailure, Resizing
+from formation_p2p.features.gangs.core.scaling import (
     Autoscaler,
     Complete,
     GraceExpired,
@@ -28,7 +28,7 @@ from formation_p2p.core.gang.scaling import (
     Reconciler,
     ScalingPolicy,
 )
-from formation_p2p.core.gang.window import Window
+from formation_p2p.features.gangs.core.window import Window
 
 
 def test_a_size_does_not_swing_between_two() -> None:

@@ -6,14 +6,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from formation_p2p.core.gang.events import MemberReplaced
-from formation_p2p.core.gang.gang import GangState
-from formation_p2p.core.gang.spec import GangSpec
-from formation_p2p.core.gang.status import GangStatus, MemberState
-from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
-from formation_p2p.core.negotiation.tunnel import OWNER
-from formation_p2p.core.peer.events import UsageMeasured
-from formation_p2p.host.observe.metrics import gang_metrics
+from formation_p2p.features.gangs.core.events import MemberReplaced
+from formation_p2p.features.gangs.core.gang import GangState
+from formation_p2p.features.gangs.core.spec import GangSpec
+from formation_p2p.features.gangs.core.status import GangStatus, MemberState
+from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
+from formation_p2p.leases.core.tunnel import OWNER
+from formation_p2p.observe.metrics import gang_metrics
+from formation_p2p.peer.core.events import UsageMeasured
 from tests.support.stories import at, peer_of
 from tests.unit.test_gang_world import GANG, NEEDS, Gangs
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
-from formation_p2p.core.gang import store as stores
-from formation_p2p.core.gang import store_messages as said
-from formation_p2p.core.gang.store import (
+from formation_p2p.features.gangs.core import store as stores
+from formation_p2p.features.gangs.core import store_messages as said
+from formation_p2p.features.gangs.core.store import (
     COLLECT_S,
     MAX_CLIENTS,
     MAX_KEYS,
@@ -20,8 +20,14 @@ from formation_p2p.core.gang.store import (
     RESTORE_S,
     Store,
 )
-from formation_p2p.core.gang.store_client import Answered, Changed, ClientEffect, Say, StoreClient
-from formation_p2p.core.gang.store_messages import (
+from formation_p2p.features.gangs.core.store_client import (
+    Answered,
+    Changed,
+    ClientEffect,
+    Say,
+    StoreClient,
+)
+from formation_p2p.features.gangs.core.store_messages import (
     MAX_KEY_CHARS,
     MAX_VALUE_BYTES,
     MAX_WAIT_KEYS,

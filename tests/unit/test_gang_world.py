@@ -9,13 +9,12 @@ from typing import Any, Self, TypeVar, overload
 
 import pytest
 
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.execution.effects import ExecutionSaved
-from formation_p2p.core.gang.choice import Arrangement
-from formation_p2p.core.gang.events import (
+from formation_p2p.core.identity import PeerId
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.drivers.core.effects import ExecutionSaved
+from formation_p2p.features.gangs.core.choice import Arrangement
+from formation_p2p.features.gangs.core.events import (
     EmitGangEvent,
     FormGang,
     GangEnded,
@@ -31,27 +30,28 @@ from formation_p2p.core.gang.events import (
     MemberUsed,
     ResizeGang,
 )
-from formation_p2p.core.gang.parameters import GangParameters
-from formation_p2p.core.gang.spec import GangSpec, OnLoss
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
-from formation_p2p.core.negotiation.roster import Member, Roster
-from formation_p2p.core.negotiation.session import Disconnected, Received
-from formation_p2p.core.negotiation.tunnel import OWNER
-from formation_p2p.core.peer.events import Measured, UsageMeasured
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.peer.worker import Worker
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.outcome import FailureKind, Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.features.gangs.core.parameters import GangParameters
+from formation_p2p.features.gangs.core.spec import GangSpec, OnLoss
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
+from formation_p2p.leases.core import messages as work
+from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
+from formation_p2p.leases.core.roster import Member, Roster
+from formation_p2p.leases.core.session import Disconnected, Received
+from formation_p2p.leases.core.tunnel import OWNER
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import Measured, UsageMeasured
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.worker import Worker
+from formation_p2p.placement.core.names import parse_policy
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.outcome import FailureKind, Succeeded
+from formation_p2p.workload.core.work import Task
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 
 T = TypeVar("T")
 NEEDS = Requirements(cpu_milli=1000, driver="process")

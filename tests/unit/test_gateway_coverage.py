@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.gateway.coverage import Note, standings_of
-from formation_p2p.gateway.sources import ServicesView
+from formation_p2p.features.gateway.coverage import Note, standings_of
+from formation_p2p.features.gateway.sources import ServicesView
 from tests.support.gateways import CATALOG, replica
 
 SERVICE = replace(CATALOG[0], version=2)

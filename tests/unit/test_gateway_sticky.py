@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grants import Rights, issue, read_grant
-from formation_p2p.core.trust.network import Network, network_id_of
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.gateway.sticky import FRESH_S, LIFE_S, MAX_KEPT, Sticky
+from formation_p2p.features.gateway.sticky import FRESH_S, LIFE_S, MAX_KEPT, Sticky
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.grants import Rights, issue, read_grant
+from formation_p2p.trust.core.network import Network, network_id_of
+from formation_p2p.trust.core.root_keys import KeySet
 
 NOW = 1_800_000_000.0
 ROOT, OTHER_ROOT, ALICE, BOB, MALLORY = (Identity.from_seed(bytes([n]) * 32) for n in range(1, 6))

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from formation_p2p.gateway.sources import ServiceUnavailable, Upstream
-from formation_p2p.gateway.streams import MAX_KEPT, Kept, Stream
+from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstream
+from formation_p2p.features.gateway.streams import MAX_KEPT, Kept, Stream
 from tests.support.waiting import until
 
 ECHO = ("echo", b"")

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.trust.grants import Right
-from formation_p2p.gateway.token import (
+from formation_p2p.features.gateway.token import (
     MAX_NAME_CHARS,
     MAX_TOKEN_BYTES,
     Bearer,
@@ -18,7 +17,8 @@ from formation_p2p.gateway.token import (
     make_token,
     read_token,
 )
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.trust.core.grants import Right
+from simulations.simulator.world import EPOCH_UNIX_S, World
 
 MEMBER = World(1).add("gate")
 NETWORK = MEMBER.network()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.fetch import DropCheckpoints, KeepCheckpoint, SpreadCheckpoint
-from formation_p2p.core.dispatch.job_events import TaskSaved
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.execution.effects import ExecutionSaved
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.checkpoint import MAX_INLINE_BYTES, Checkpoint, inline
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.drivers.core.effects import ExecutionSaved
+from formation_p2p.jobs.core.fetch import DropCheckpoints, KeepCheckpoint, SpreadCheckpoint
+from formation_p2p.jobs.core.job_events import TaskSaved
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.checkpoint import MAX_INLINE_BYTES, Checkpoint, inline
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import job, only, town, workers_of
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.host.drivers.lent import MAX_LENT, Lent, labels_of, lent_folders
-from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.machine.home_path import home_near
+from formation_p2p.drivers.lent import MAX_LENT, Lent, labels_of, lent_folders
+from formation_p2p.drivers.machine import Machine
+from formation_p2p.machine.home_path import home_near
 
 
 def test_a_folder_is_read_only_unless_it_is_said(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from benchmarks.placement.table import Table
 from formation_p2p.core.identity import peer_id_of
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
-from formation_p2p.core.resources.fits import fits, fits_now
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree
+from formation_p2p.machine.core.fits import fits, fits_now
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.profile import Profile
 
 try:
     from classad2 import ClassAd

@@ -8,9 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.fetch import CheckpointKept, CheckpointSpread
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.refusals import Denied, GivingWay, Leaving, Preempted
+from formation_p2p.core.units import GIB
+from formation_p2p.drivers.core.effects import ExecutionSaved, Kill
+from formation_p2p.jobs.core.active_lease import ActiveLease
+from formation_p2p.jobs.core.fetch import CheckpointKept, CheckpointSpread
+from formation_p2p.jobs.core.job_events import (
     JobEnded,
     RetryReason,
     TaskRecalled,
@@ -18,14 +22,12 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSaved,
     WorkerLost,
 )
-from formation_p2p.core.dispatch.rebalancer import EVERY_S, STAYS_S
-from formation_p2p.core.dispatch.saved import SavedJob
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.execution.effects import ExecutionSaved, Kill
-from formation_p2p.core.negotiation.held_lease import HeldLease
-from formation_p2p.core.negotiation.lease import LeaseState
-from formation_p2p.core.negotiation.lessor import Lessor
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.jobs.core.rebalancer import EVERY_S, STAYS_S
+from formation_p2p.jobs.core.saved import SavedJob
+from formation_p2p.leases.core.held_lease import HeldLease
+from formation_p2p.leases.core.lease import LeaseState
+from formation_p2p.leases.core.lessor import Lessor
+from formation_p2p.leases.core.messages import (
     Assignment,
     Cancel,
     Commit,
@@ -40,22 +42,20 @@ from formation_p2p.core.negotiation.messages import (
     RequestRefused,
     TasksEnded,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.events import MoveTask, PeerEvent, Reopen, Vacate
-from formation_p2p.core.refusals import Denied, GivingWay, Leaving, Preempted
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import inline
-from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.quorum import Quorum
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.leases.core.session import Received, Send
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.peer.core.events import MoveTask, PeerEvent, Reopen, Vacate
+from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.checkpoint import inline
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.quorum import Quorum
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import (
     BOB,
     CAROL,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.nat import autonat_messages as messages
-from formation_p2p.core.nat.autonat import (
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.reach.core import autonat_messages as messages
+from formation_p2p.reach.core.autonat import (
     MAX_DATA_BYTES,
     MAX_NONCES,
     MIN_CHUNK_BYTES,
@@ -24,7 +24,7 @@ from formation_p2p.core.nat.autonat import (
     verdict,
     wants_data,
 )
-from formation_p2p.core.nat.autonat_messages import (
+from formation_p2p.reach.core.autonat_messages import (
     DialDataRequest,
     DialRequest,
     DialResponse,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
-from formation_p2p.core.nat import circuit_messages as circuit
-from formation_p2p.core.nat import circuit_pb2 as pb
-from formation_p2p.core.nat.circuit_messages import (
+from formation_p2p.reach.core import circuit_messages as circuit
+from formation_p2p.reach.core import circuit_pb2 as pb
+from formation_p2p.reach.core.circuit_messages import (
     Answered,
     Connect,
     HopReply,
@@ -22,8 +22,8 @@ from formation_p2p.core.nat.circuit_messages import (
     Status,
     StopMessage,
 )
-from formation_p2p.core.records.envelope import open_envelope
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.records.core.envelope import open_envelope
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from tests.support.protobuf import integer, octets
 
 GATE = Identity.from_seed(bytes(32))

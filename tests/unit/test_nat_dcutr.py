@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.nat.dcutr import (
+from formation_p2p.reach.core.dcutr import (
     ATTEMPTS,
     FIRST_RETRY_S,
     LAST_RETRY_S,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat import dns, mdns
-from formation_p2p.core.nat.mdns import Link
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.reach.core import dns, mdns
+from formation_p2p.reach.core.mdns import Link
+from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from tests.support.dht_world import person
 
 SERVICE = mdns.service_name(b"n" * 32)

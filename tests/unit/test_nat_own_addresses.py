@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.own_addresses import (
+from formation_p2p.dht.core.reachability import Reach
+from formation_p2p.reach.core.own_addresses import (
     AGREEING,
     MAX_CANDIDATES,
     MAX_CIRCUITS,
     MAX_OBSERVERS,
     OwnAddresses,
 )
-from formation_p2p.core.nat.reached import Reached, Way
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.reach.core.reached import Reached, Way
+from formation_p2p.records.core.addresses import MAX_ADDRESSES
 
 GATE, GATE_HOST = PeerId("gate"), "9.9.9.9"
 LAN, OUTSIDE = "/ip4/192.168.1.2/tcp/4001", "/ip4/8.8.8.8/tcp/4001"

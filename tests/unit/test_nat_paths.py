@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.nat.paths import (
+from formation_p2p.reach.core.paths import (
     CIRCUITS_AFTER_S,
     FIRST_OPEN_PORT,
     MAX_AT_ITS_WORD,
@@ -18,7 +18,7 @@ from formation_p2p.core.nat.paths import (
     from_own_port,
     plan,
 )
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.records.core.addresses import MAX_ADDRESSES
 
 HOME = Here(
     tuple(map(ipaddress.ip_network, ("192.168.1.0/24", "fd00:1::/64", "2a00:1::/64"))),

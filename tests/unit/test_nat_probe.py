@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.paths import Path, Rate
+from formation_p2p.reach.core.paths import Path, Rate
 
 
 @pytest.mark.parametrize(

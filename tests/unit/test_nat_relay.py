@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.nat.circuit_messages import UNLIMITED, Connect, Reserve, Reserved
-from formation_p2p.core.nat.relay import (
+from formation_p2p.dht.core.reachability import Reach
+from formation_p2p.reach.core.circuit_messages import UNLIMITED, Connect, Reserve, Reserved
+from formation_p2p.reach.core.relay import (
     FOREIGN_LIMIT,
     Circuit,
     Refusal,
@@ -21,7 +21,7 @@ from formation_p2p.core.nat.relay import (
     RelayFor,
     RelayParameters,
 )
-from formation_p2p.core.nat.reservations import (
+from formation_p2p.reach.core.reservations import (
     NEVER_S,
     CircuitsChanged,
     ReservationEffect,

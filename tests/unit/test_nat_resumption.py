@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.nat.circuit_messages import UNLIMITED, Limit
-from formation_p2p.core.nat.resumption import (
+from formation_p2p.core.units import KIB
+from formation_p2p.reach.core.circuit_messages import UNLIMITED, Limit
+from formation_p2p.reach.core.resumption import (
     LEAST_CIRCUIT_BYTES,
     MAX_CIRCUIT_BYTES,
     MAX_MESSAGE_BYTES,
@@ -19,7 +20,6 @@ from formation_p2p.core.nat.resumption import (
     parse_resume,
     parse_resumed,
 )
-from formation_p2p.core.units import KIB
 
 RESUME = Resume(bytes(range(16)), 2**40, 2**63, is_cut=True)
 RESUMED = Resumed(2**40, 2**63)

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
-from formation_p2p.core.negotiation.back_off import (
-    DROPPED,
-    EXCLUDED,
-    LAST_ASKED,
-    RULES,
-    BackOff,
-    Fault,
-    Until,
-)
 from formation_p2p.core.refusals import (
     Busy,
     Denied,
@@ -27,6 +17,16 @@ from formation_p2p.core.refusals import (
     Silent,
     TooDear,
     Unwanted,
+)
+from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
+from formation_p2p.leases.core.back_off import (
+    DROPPED,
+    EXCLUDED,
+    LAST_ASKED,
+    RULES,
+    BackOff,
+    Fault,
+    Until,
 )
 from tests.support.stories import ALICE, CAROL, at, contact
 

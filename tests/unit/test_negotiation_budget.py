@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.refusals import Denied, Infeasible
-from formation_p2p.core.workload.scope import WHOLE_MILLI, Scope, ScopeShares
+from formation_p2p.leases.core.budget import Budget
+from formation_p2p.workload.core.scope import WHOLE_MILLI, Scope, ScopeShares
 from tests.support.stories import BOB, CAROL
 
 CORES_MILLI = 8000

@@ -6,29 +6,29 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.refusals import Silent, Unbuildable
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     JobWaits,
     TaskPlaced,
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.negotiation.failed_environments import (
+from formation_p2p.leases.core.failed_environments import (
     FAILED_S,
     MAX_FAILED,
     MAX_WHY_CHARS,
     FailedEnvironments,
     on_one_line,
 )
-from formation_p2p.core.negotiation.messages import PlacementRequest
-from formation_p2p.core.peer.events import EnvironmentsChanged
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.refusals import Silent, Unbuildable
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.messages import PlacementRequest
+from formation_p2p.peer.core.events import EnvironmentsChanged
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.work import Task
+from simulations.simulator.executor import Running
+from simulations.simulator.world import World
 from tests.support.stories import (
     NEEDS,
     at,

@@ -15,11 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import short_id
-from formation_p2p.core.negotiation.held import HeldResources, shortfall
-from formation_p2p.core.negotiation.lease import LeaseState
-from formation_p2p.core.negotiation.lessee import Lessee
-from formation_p2p.core.negotiation.lessor import Lessor, LessorEffect
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import GivingWay, Infeasible, PeerRefusal, Preempted
+from formation_p2p.core.units import GIB
+from formation_p2p.leases.core.held import HeldResources, shortfall
+from formation_p2p.leases.core.lease import LeaseState
+from formation_p2p.leases.core.lessee import Lessee
+from formation_p2p.leases.core.lessor import Lessor, LessorEffect
+from formation_p2p.leases.core.messages import (
     MAX_MS,
     Commit,
     CommitRefused,
@@ -34,19 +36,17 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
     waiting_id,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.core.negotiation.precedence import FairShare
-from formation_p2p.core.negotiation.preemption import to_displace
-from formation_p2p.core.negotiation.session import Fence, Send
-from formation_p2p.core.negotiation.waiting import Wait, Waiting
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.records.codec import MAX_INT
-from formation_p2p.core.refusals import GivingWay, Infeasible, PeerRefusal, Preempted
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.resources.fits import Ledger, Reservation
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.shares import Shares
-from formation_p2p.core.units import GIB
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS, LeaseParameters
+from formation_p2p.leases.core.precedence import FairShare
+from formation_p2p.leases.core.preemption import to_displace
+from formation_p2p.leases.core.session import Fence, Send
+from formation_p2p.leases.core.waiting import Wait, Waiting
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.machine.core.fits import Ledger, Reservation
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.records.core.codec import MAX_INT
+from formation_p2p.trust.core.shares import Shares
 from tests.support import resources_world
 from tests.support.resources_world import a100, h100, machine
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, NEEDS, Lenient, at, sent, unshared

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES, InFlight
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
+from formation_p2p.leases.core.in_flight import MAX_IN_FLIGHT_BYTES, InFlight
+from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES
 
 
 def test_two_of_the_largest_tasks_fit() -> None:

@@ -10,9 +10,21 @@ import pytest
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.held_lease import TRANSITIONS, HeldLease, HeldState
-from formation_p2p.core.negotiation.lessee import (
+from formation_p2p.core.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    PeerRefusal,
+    Silent,
+    TooDear,
+)
+from formation_p2p.core.units import GIB
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.held_lease import TRANSITIONS, HeldLease, HeldState
+from formation_p2p.leases.core.lessee import (
     LeaseHeld,
     LeaseLost,
     LeaseRecovered,
@@ -20,7 +32,7 @@ from formation_p2p.core.negotiation.lessee import (
     LesseeEvent,
     RoundClosed,
 )
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.leases.core.messages import (
     Commit,
     CommitRefused,
     Leased,
@@ -35,28 +47,16 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     waiting_id,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.negotiation.releases import MAX_RELEASES, REPEATS, Releases
-from formation_p2p.core.negotiation.round import RoundId
-from formation_p2p.core.negotiation.session import Undelivered
-from formation_p2p.core.negotiation.unserved import MAX_UNANSWERED, Unserved
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.records.codec import MAX_INT
-from formation_p2p.core.refusals import (
-    Busy,
-    Denied,
-    GivingWay,
-    Gone,
-    Infeasible,
-    Leaving,
-    PeerRefusal,
-    Silent,
-    TooDear,
-)
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Rights, issue, read_grant
-from formation_p2p.core.units import GIB
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.leases.core.releases import MAX_RELEASES, REPEATS, Releases
+from formation_p2p.leases.core.round import RoundId
+from formation_p2p.leases.core.session import Undelivered
+from formation_p2p.leases.core.unserved import MAX_UNANSWERED, Unserved
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.records.core.codec import MAX_INT
+from formation_p2p.trust.core.grants import Rights, issue, read_grant
+from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, identity, sent
 
 ANSWER_S = LEASE_DEFAULTS.answer_s

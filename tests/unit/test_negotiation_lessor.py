@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId, short_id
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.lease import TRANSITIONS, Lease, LeaseState
-from formation_p2p.core.negotiation.lessor import Lessor
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    Preempted,
+)
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.lease import TRANSITIONS, Lease, LeaseState
+from formation_p2p.leases.core.lessor import Lessor
+from formation_p2p.leases.core.messages import (
     Commit,
     CommitRefused,
     Leased,
@@ -28,27 +38,17 @@ from formation_p2p.core.negotiation.messages import (
     RequestRefused,
     waiting_id,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.core.negotiation.session import Fence, Send
-from formation_p2p.core.refusals import (
-    Busy,
-    Denied,
-    GivingWay,
-    Gone,
-    Infeasible,
-    Leaving,
-    Preempted,
-)
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import NOTHING, UNLIMITED, Quota, Used, month_of
-from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS, LeaseParameters
+from formation_p2p.leases.core.session import Fence, Send
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.quota import NOTHING, UNLIMITED, Quota, Used, month_of
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.work import MIN_MEMORY_BYTES
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent, unshared
 
 WINDOW = LEASE_DEFAULTS.window

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.negotiation.limits import Limits
+from formation_p2p.leases.core.limits import Limits
 
 
 def test_each_key_has_its_own_count_until_the_window_is_over() -> None:

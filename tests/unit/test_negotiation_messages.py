@@ -11,9 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    PeerRefusal,
+    Preempted,
+    Unbuildable,
+)
+from formation_p2p.core.units import MAX_BYTES, MIB
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS
+from formation_p2p.leases.core.messages import (
     MAX_ATTESTATIONS,
     MAX_FRAME_BYTES,
     MAX_ID_CHARS,
@@ -56,30 +68,18 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     parse,
 )
-from formation_p2p.core.negotiation.refusal_kind import MAX_REASON_CHARS, MAX_RETRY_MS
-from formation_p2p.core.records.codec import MAX_INT, decode, encode
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.records.resources import pack_requirements
-from formation_p2p.core.records.schema import Schema
-from formation_p2p.core.refusals import (
-    Busy,
-    Denied,
-    GivingWay,
-    Gone,
-    Infeasible,
-    Leaving,
-    PeerRefusal,
-    Preempted,
-    Unbuildable,
-)
-from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_GPUS
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.attestation import MAX_ATTESTATION_BYTES
-from formation_p2p.core.units import MAX_BYTES, MIB
-from formation_p2p.core.workload.blob import RAW, Cid, digest_of
-from formation_p2p.core.workload.hints import MAX_NEAR
-from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded, Usage
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_RESULT_BYTES
+from formation_p2p.leases.core.refusal_kind import MAX_REASON_CHARS, MAX_RETRY_MS
+from formation_p2p.machine.core.bounds import MAX_CPU_MILLI, MAX_GPUS
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.codec import MAX_INT, decode, encode
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.records.core.resources import pack_requirements
+from formation_p2p.records.core.schema import Schema
+from formation_p2p.trust.core.attestation import MAX_ATTESTATION_BYTES
+from formation_p2p.workload.core.blob import RAW, Cid, digest_of
+from formation_p2p.workload.core.hints import MAX_NEAR
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded, Usage
+from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_RESULT_BYTES
 from tests.support.stories import NEEDS
 from tests.support.work_messages import messages
 

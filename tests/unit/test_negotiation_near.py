@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.lessee import Lessee, RoundClosed
-from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, Release
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Unwanted
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.hints import Hints
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.lessee import Lessee, RoundClosed
+from formation_p2p.leases.core.messages import Commit, Offer, PlacementRequest, Release
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.hints import Hints
 from tests.support.stories import ALICE, CAROL, DAVE, NEEDS, at, sent
 
 SMALL, LARGE = Blob(Cid(RAW, digest_of(b"s")), 100), Blob(Cid(RAW, digest_of(b"l")), 900)

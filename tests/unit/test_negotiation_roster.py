@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.negotiation.messages import Enlist, pack, parse
-from formation_p2p.core.negotiation.roster import Member, Roster
-from formation_p2p.core.records import codec
-from formation_p2p.core.records.codec import Malformed
+from formation_p2p.leases.core.messages import Enlist, pack, parse
+from formation_p2p.leases.core.roster import Member, Roster
+from formation_p2p.records.core import codec
+from formation_p2p.records.core.codec import Malformed
 from tests.support.stories import ALICE, BOB, CAROL
 
 ROSTER = Roster("ab" * 16, 1, 3, BOB, (Member(0, ALICE, 5), Member(2, CAROL, 6)))

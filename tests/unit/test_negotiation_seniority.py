@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.negotiation.seniority import Seniority
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.leases.core.seniority import Seniority
 from tests.support.stories import ALICE, BOB, CAROL
 
 BEGAN_S = 1_800_000_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS, MAX_SHARED_BYTES, SharedBlobs
+from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS, MAX_SHARED_BYTES, SharedBlobs
 
 LARGE = MAX_SHARED_BYTES // 2
 

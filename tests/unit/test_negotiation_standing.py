@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.negotiation.lease import LeaseState
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import Busy, Denied, GivingWay, Infeasible
+from formation_p2p.core.units import GIB
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.leases.core.lease import LeaseState
+from formation_p2p.leases.core.messages import (
     Commit,
     CommitRefused,
     Leased,
@@ -23,23 +25,21 @@ from formation_p2p.core.negotiation.messages import (
     Renew,
     RequestRefused,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.core.negotiation.session import Fence, Received
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.refusals import Busy, Denied, GivingWay, Infeasible
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.grants import Rights, bind, issue
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import Network
-from formation_p2p.core.trust.quota import UNLIMITED, Quota
-from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS, LeaseParameters
+from formation_p2p.leases.core.session import Fence, Received
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.grants import Rights, bind, issue
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.network import Network
+from formation_p2p.trust.core.quota import UNLIMITED, Quota
+from formation_p2p.workload.core.outcome import Succeeded
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import BOB, CAROL, DAVE, MALLORY, NEEDS, at, identity, job, only, sent
 from tests.unit.test_negotiation_lessor import MACHINE, Alice
 

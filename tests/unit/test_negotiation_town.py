@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dht.messages import Ping
-from formation_p2p.core.dht.rpc import RequestReceived
-from formation_p2p.core.dispatch.job_events import TaskRetried, TaskSucceeded, TaskUnplaceable
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import GivingWay, Preempted, TooDear
+from formation_p2p.dht.core.messages import Ping
+from formation_p2p.dht.core.rpc import RequestReceived
+from formation_p2p.jobs.core.job_events import TaskRetried, TaskSucceeded, TaskUnplaceable
+from formation_p2p.leases.core.messages import (
     Leased,
     LeaseEnded,
     Offer,
     PlacementRequest,
     RequestRefused,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.refusals import GivingWay, Preempted, TooDear
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import (
     at,
     at_work,

@@ -9,8 +9,8 @@ import pytest
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.negotiation.roster import Member, Roster
-from formation_p2p.core.negotiation.tunnel import (
+from formation_p2p.leases.core.roster import Member, Roster
+from formation_p2p.leases.core.tunnel import (
     MAX_MESSAGE_BYTES,
     MAX_WHY_CHARS,
     OWNER,
@@ -26,7 +26,7 @@ from formation_p2p.core.negotiation.tunnel import (
     party,
     refused,
 )
-from formation_p2p.core.records import codec
+from formation_p2p.records.core import codec
 
 ALICE, BOB, CAROL, EVE = (Identity.from_seed(bytes([n]) * 32).peer_id for n in range(4))
 GANG = "ab" * 16

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from formation_p2p.api.output import MAX_LINE_BYTES, OutputPrinter, is_interactive
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.identity import Identity, short_id
+from formation_p2p.jobs.core.job_events import (
     Attempt,
     TaskCancelled,
     TaskPlaced,
@@ -17,7 +18,6 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.identity import Identity, short_id
 
 ALICE, CAROL = (Identity.from_seed(bytes([n]) * 32).peer_id for n in (1, 2))
 A, C = f"{short_id(ALICE)} | ", f"{short_id(CAROL)} | "

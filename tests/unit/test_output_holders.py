@@ -8,29 +8,29 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dispatch.fetch import CopyOutputs, StopFetch
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskPlaced, TaskReopened, TaskSucceeded
-from formation_p2p.core.dispatch.output_holders import AGAIN_S, MAX_ASKED, RENEWED_S
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import distance, key_of
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent, Resume, Vacate
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.hints import Hints, Kind
-from formation_p2p.core.workload.inputs_from import outputs_of
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.quorum import Quorum
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.jobs.core.fetch import CopyOutputs, StopFetch
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded, TaskPlaced, TaskReopened, TaskSucceeded
+from formation_p2p.jobs.core.output_holders import AGAIN_S, MAX_ASKED, RENEWED_S
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent, Resume, Vacate
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.hints import Hints, Kind
+from formation_p2p.workload.core.inputs_from import outputs_of
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.process import ProcessResult
+from formation_p2p.workload.core.quorum import Quorum
+from formation_p2p.workload.core.scope import Place
+from simulations.simulator.disk import Disk
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.stories import name_of, only, peer_of
 from tests.unit.test_dispatch_outputs import Reads, Town, once, reading
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import TaskGaveUp, TaskSucceeded
-from formation_p2p.core.execution.executions import outside, process_of
-from formation_p2p.core.peer.events import OfferCharter
-from formation_p2p.core.trust.charter import Region
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.drivers.core.executions import outside, process_of
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import TaskGaveUp, TaskSucceeded
+from formation_p2p.peer.core.events import OfferCharter
+from formation_p2p.trust.core.charter import Region
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.data_rule import DataRule
+from formation_p2p.workload.core.process import ProcessSpec
+from formation_p2p.workload.core.scope import Place
+from formation_p2p.workload.core.work import Task
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.charters import charter_of
 from tests.support.stories import NEEDS
 

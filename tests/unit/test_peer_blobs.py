@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.peer.events import MAX_BLOBS, BlobIndex, BlobsChanged
-from formation_p2p.core.workload.blob import RAW, Cid, digest_of
+from formation_p2p.peer.core.events import MAX_BLOBS, BlobIndex, BlobsChanged
+from formation_p2p.workload.core.blob import RAW, Cid, digest_of
 
 A, B, C = (Cid(RAW, digest_of(name)) for name in (b"a", b"b", b"c"))
 

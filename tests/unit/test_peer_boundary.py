@@ -15,12 +15,12 @@ import pytest
 from formation_p2p import core
 from formation_p2p.api import bridge
 from formation_p2p.core.effects import Effect
-from formation_p2p.core.nat.reservations import ReservationEffect
-from formation_p2p.core.peer import peer
-from formation_p2p.core.peer.effects import PeerEffect, UserEffect
-from formation_p2p.core.peer.events import PeerEvent, WorkerReport
-from formation_p2p.host import performer as host_performer
-from formation_p2p.sim import performer
+from formation_p2p.peer import performer as host_performer
+from formation_p2p.peer.core import peer
+from formation_p2p.peer.core.effects import PeerEffect, UserEffect
+from formation_p2p.peer.core.events import PeerEvent, WorkerReport
+from formation_p2p.reach.core.reservations import ReservationEffect
+from simulations.simulator import performer
 
 
 def names_of(union: object) -> set[str]:

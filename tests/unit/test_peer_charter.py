@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.operations import OperationId, Published
-from formation_p2p.core.dht.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse
-from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
-from formation_p2p.core.peer.charter_news import (
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.operations import OperationId, Published
+from formation_p2p.dht.core.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse
+from formation_p2p.jobs.core.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.leases.core.held_lease import HeldLease, HeldState
+from formation_p2p.peer.core.charter_news import (
     ASK_EVERY_S,
     EMPTY_S,
     LOOK_S,
@@ -22,21 +22,21 @@ from formation_p2p.core.peer.charter_news import (
     CharterNews,
     CharterSpread,
 )
-from formation_p2p.core.peer.events import OfferCharter
-from formation_p2p.core.peer.placement_context import PlacementContext
-from formation_p2p.core.placement.round_trips import RoundTrips
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.trust.charter import Region
-from formation_p2p.core.trust.grants import Rights, issue, read_grant
-from formation_p2p.core.trust.membership import CharterShelf, Membership, charter_name
-from formation_p2p.core.trust.network import Circles
-from formation_p2p.core.trust.reputation import Reputation
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import draft, sign
-from formation_p2p.core.workload.hints import Hints, Kind
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.peer.core.events import OfferCharter
+from formation_p2p.peer.core.placement_context import PlacementContext
+from formation_p2p.placement.core.round_trips import RoundTrips
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.trust.core.charter import Region
+from formation_p2p.trust.core.grants import Rights, issue, read_grant
+from formation_p2p.trust.core.membership import CharterShelf, Membership, charter_name
+from formation_p2p.trust.core.network import Circles
+from formation_p2p.trust.core.reputation import Reputation
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import draft, sign
+from formation_p2p.workload.core.hints import Hints, Kind
+from formation_p2p.workload.core.scope import Place
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.charters import charter_of
 from tests.support.placement_world import profile
 from tests.support.stories import ALICE, CAROL, NEEDS, ends, identity, job, peer_of
@@ -220,7 +220,7 @@ def test_a_bearer_of_a_foreign_grant_is_banned_by_its_key_alone() -> None:
 
 
 def _done() -> Any:
-    from formation_p2p.core.workload.outcome import Succeeded
+    from formation_p2p.workload.core.outcome import Succeeded
 
     return Succeeded(b"")
 

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import RequestRefused
-from formation_p2p.core.peer.events import BlobsChanged, Explain, Measured
-from formation_p2p.core.placement.round_trips import MAX_PEERS
-from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Denied, Infeasible, OutOfScope, Refusal, Unwanted
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, ScopeShares
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.leases.core.messages import RequestRefused
+from formation_p2p.peer.core.events import BlobsChanged, Explain, Measured
+from formation_p2p.placement.core.round_trips import MAX_PEERS
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.outcome import Succeeded
+from formation_p2p.workload.core.scope import NOWHERE, Place, Scope, ScopeShares
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import NEEDS, job, named, only, peer_of, workers_of
 
 KITCHEN = Place(cell="kitchen", org="acme")

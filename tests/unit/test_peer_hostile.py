@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.negotiation.gang_usage import LeaseUsage
-from formation_p2p.core.negotiation.held import HeldResources
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import Leaving
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.leases.core.gang_usage import LeaseUsage
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.messages import (
     Assignment,
     Commit,
     Dispatch,
@@ -30,16 +31,15 @@ from formation_p2p.core.negotiation.messages import (
     TaskStarted,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.negotiation.roster import Roster
-from formation_p2p.core.negotiation.session import Received
-from formation_p2p.core.refusals import Leaving
-from formation_p2p.core.trust.quota import Used
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.core.workload.outcome import Ended, Succeeded
-from formation_p2p.sim.node import TRUE, Clock, SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.leases.core.roster import Roster
+from formation_p2p.leases.core.session import Received
+from formation_p2p.trust.core.quota import Used
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.checkpoint import Checkpoint
+from formation_p2p.workload.core.outcome import Ended, Succeeded
+from simulations.simulator.node import TRUE, Clock, SimNode
+from simulations.simulator.world import World
 from tests.support.stories import (
     NEEDS,
     contact,

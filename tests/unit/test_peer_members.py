@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from formation_p2p.core.negotiation.messages import PlacementRequest
-from formation_p2p.core.negotiation.session import Received
-from formation_p2p.core.peer.effects import MemberMet
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.messages import PlacementRequest
+from formation_p2p.leases.core.session import Received
+from formation_p2p.peer.core.effects import MemberMet
+from formation_p2p.peer.core.peer import Peer
+from simulations.simulator.world import World
 from tests.support.stories import NEEDS, job, peer_of, town
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskUnplaceable
-from formation_p2p.core.negotiation.messages import AskSlice, Commit, Renew, SliceAnswer
-from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
-from formation_p2p.core.negotiation.quota_status import Verdict
-from formation_p2p.core.negotiation.quota_voucher import seal_voucher
-from formation_p2p.core.peer.events import OfferCharter
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import Quota, Used
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import draft, sign
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
+from formation_p2p.features.quotas.core.quota_status import Verdict
+from formation_p2p.features.quotas.core.quota_voucher import seal_voucher
+from formation_p2p.jobs.core.job_events import TaskUnplaceable
+from formation_p2p.leases.core.messages import AskSlice, Commit, Renew, SliceAnswer
+from formation_p2p.peer.core.events import OfferCharter
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.quota import Quota, Used
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import draft, sign
+from formation_p2p.workload.core.outcome import Succeeded
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import at_work, ends, job, only, passed, worker_of
 
 PARAMETERS = EscrowParameters()

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dht.messages import PutValue
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
+from formation_p2p.dht.core.messages import PutValue
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.drivers.core.effects import ExecutionsEnded, ExecutionStarted
+from formation_p2p.jobs.core.job_events import (
     EmitJobEvent,
     JobEnded,
     TaskCancelled,
@@ -17,8 +19,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.core.execution.effects import ExecutionsEnded, ExecutionStarted
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.leases.core.messages import (
     Assignment,
     Cancel,
     Commit,
@@ -35,7 +36,7 @@ from formation_p2p.core.negotiation.messages import (
     ResultAck,
     TasksEnded,
 )
-from formation_p2p.core.negotiation.session import (
+from formation_p2p.leases.core.session import (
     Disconnected,
     Fence,
     Fenced,
@@ -43,8 +44,11 @@ from formation_p2p.core.negotiation.session import (
     Send,
     Undelivered,
 )
-from formation_p2p.core.peer.effects import Left, RejectRequest
-from formation_p2p.core.peer.events import (
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.python import Python
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import Left, RejectRequest
+from formation_p2p.peer.core.events import (
     AddressesChanged,
     FoundNearby,
     Joined,
@@ -53,16 +57,12 @@ from formation_p2p.core.peer.events import (
     Submit,
     Tick,
 )
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.python import Python
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import LATENCY_S, World
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.trust.core.grants import Right, Rights
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import LATENCY_S, World
 from tests.support.stories import (
     NEEDS,
     at,

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskSucceeded, TaskUnplaceable
-from formation_p2p.core.negotiation.messages import LeaseEnded, Renewed
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.peer.events import Explain
-from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Denied, Preempted
-from formation_p2p.core.resources.bounds import MAX_LABELS
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.quota import NOTHING, Quota, Used
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.sim.executor import Run, Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.job_events import JobEnded, TaskSucceeded, TaskUnplaceable
+from formation_p2p.leases.core.messages import LeaseEnded, Renewed
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.machine.core.bounds import MAX_LABELS
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import Explain
+from formation_p2p.placement.core.decision import Decision
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.trust.core.grants import Right, Rights
+from formation_p2p.trust.core.hours import parse_hours
+from formation_p2p.trust.core.quota import NOTHING, Quota, Used
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from simulations.simulator.executor import Run, Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import (
     NEEDS,
     at_work,

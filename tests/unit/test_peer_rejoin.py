@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskUnplaceable
-from formation_p2p.core.negotiation.session import Disconnected
-from formation_p2p.core.peer.events import Submit
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.jobs.core.job_events import JobEnded, TaskUnplaceable
+from formation_p2p.leases.core.session import Disconnected
+from formation_p2p.peer.core.events import Submit
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import job, only, town
 
 # A newcomer's job takes a second of these.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.peer.status import Status
-from formation_p2p.core.resources.capability import idle
-from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.machine.core.capability import idle
+from formation_p2p.peer.core.status import Status
+from formation_p2p.workload.core.outcome import Succeeded
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.stories import at, at_work, job, peer_of, town
 
 # Of the grants of a world.

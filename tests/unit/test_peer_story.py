@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.refusals import Leaving
+from formation_p2p.jobs.core.job_events import (
     Attempt,
     CodeSent,
     EmitJobEvent,
@@ -26,21 +27,20 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.core.dispatch.leasing import SearchEnded
-from formation_p2p.core.dispatch.saved import SavedJob
-from formation_p2p.core.negotiation.messages import Commit
-from formation_p2p.core.peer.events import Resume
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryParameters, StoryStep
-from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.refusals import Leaving
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import MAX_INLINE_BYTES, Checkpoint, inline
-from formation_p2p.core.workload.code_bundle import Code
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.leasing import SearchEnded
+from formation_p2p.jobs.core.saved import SavedJob
+from formation_p2p.leases.core.messages import Commit
+from formation_p2p.peer.core.events import Resume
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.core.story import JobTaken, Story, StoryEntry, StoryParameters, StoryStep
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.checkpoint import MAX_INLINE_BYTES, Checkpoint, inline
+from formation_p2p.workload.core.code_bundle import Code
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Succeeded
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import (
     NEEDS,
     at,

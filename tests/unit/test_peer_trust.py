@@ -8,27 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.core.refusals import Denied
+from formation_p2p.jobs.core.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.leases.core.messages import (
     MAX_ATTESTATIONS,
     AskOpinions,
     Opinions,
     PlacementRequest,
     RequestRefused,
 )
-from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.reputation_gossip import EVERY_S, MAX_PEERS, Lately, ReputationGossip
-from formation_p2p.core.refusals import Denied
-from formation_p2p.core.trust.attestation import open_attestation
-from formation_p2p.core.trust.experience import MEMORY, Experience
-from formation_p2p.core.trust.grants import Rights, bind, issue
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.reputation import Reputation, Standing
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.session import Received, Send
+from formation_p2p.peer.core.reputation_gossip import EVERY_S, MAX_PEERS, Lately, ReputationGossip
+from formation_p2p.trust.core.attestation import open_attestation
+from formation_p2p.trust.core.experience import MEMORY, Experience
+from formation_p2p.trust.core.grants import Rights, bind, issue
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.reputation import Reputation, Standing
+from formation_p2p.workload.core.outcome import Failed, FailureKind, Succeeded
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import World
 from tests.support.stories import (
     at,
     at_work,

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.core.errors import InvariantBroken
-from formation_p2p.core.negotiation.budget import Budget
-from formation_p2p.core.negotiation.held_lease import HeldState
-from formation_p2p.core.negotiation.lease import LeaseState
-from formation_p2p.core.peer.events import Tick
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.fits import Ledger
-from formation_p2p.core.workload.outcome import Ended, Succeeded
-from formation_p2p.core.workload.scope import Scope, ScopeShares
-from formation_p2p.sim.world import World
+from formation_p2p.leases.core.budget import Budget
+from formation_p2p.leases.core.held_lease import HeldState
+from formation_p2p.leases.core.lease import LeaseState
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.fits import Ledger
+from formation_p2p.peer.core.events import Tick
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
+from formation_p2p.workload.core.outcome import Ended, Succeeded
+from formation_p2p.workload.core.scope import Scope, ScopeShares
+from simulations.simulator.world import World
 from tests.support.stories import NEEDS, identity, job, peer_of, town, worker_of
 
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.messages import MAX_PROVIDERS
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key, key_of
-from formation_p2p.core.placement.policies import NEAREST, Balanced, lot, rendezvous
-from formation_p2p.core.placement.policy import Peers
-from formation_p2p.core.placement.xor import (
+from formation_p2p.dht.core.messages import MAX_PROVIDERS
+from formation_p2p.placement.core.policies import NEAREST, Balanced, lot, rendezvous
+from formation_p2p.placement.core.policy import Peers
+from formation_p2p.placement.core.xor import (
     HASHES,
     Xor,
     cluster,

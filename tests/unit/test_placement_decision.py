@@ -19,12 +19,23 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance, key_of
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.decision import Decision, decide
-from formation_p2p.core.placement.guarded import home_of, seeks_room, sound
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.policies import Cheapest
-from formation_p2p.core.placement.policy import (
+from formation_p2p.core.refusals import (
+    Denied,
+    Distrusted,
+    Gone,
+    Infeasible,
+    OutOfScope,
+    Refusal,
+    TooDear,
+    Unwanted,
+)
+from formation_p2p.machine.core.capability import Capability, Capacity, idle
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.decision import Decision, decide
+from formation_p2p.placement.core.guarded import home_of, seeks_room, sound
+from formation_p2p.placement.core.names import parse_policy
+from formation_p2p.placement.core.policies import Cheapest
+from formation_p2p.placement.core.policy import (
     MAX_TERMS,
     MAX_TEXT,
     Gated,
@@ -36,23 +47,12 @@ from formation_p2p.core.placement.policy import (
     Term,
     scored,
 )
-from formation_p2p.core.placement.task_options import NEAREST, SchedulingKey
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.refusals import (
-    Denied,
-    Distrusted,
-    Gone,
-    Infeasible,
-    OutOfScope,
-    Refusal,
-    TooDear,
-    Unwanted,
-)
-from formation_p2p.core.resources.capability import Capability, Capacity, idle
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.code_bundle import Code
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.placement.core.task_options import NEAREST, SchedulingKey
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.code_bundle import Code
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.scope import Scope
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at
 
 TARGET = key_of(b"job/0")

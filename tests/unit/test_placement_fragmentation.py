@@ -5,8 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.placement import fragmentation
-from formation_p2p.core.placement.fragmentation import (
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.units import GIB
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.machine.core.fits import Ledger, claims_on
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements, parse_requirements
+from formation_p2p.placement.core import fragmentation
+from formation_p2p.placement.core.fragmentation import (
     MAX_SCARCITY,
     SCARCITY_MILLI,
     best_devices,
@@ -14,13 +20,7 @@ from formation_p2p.core.placement.fragmentation import (
     by_scarcity,
     shares_of,
 )
-from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.fits import Ledger, claims_on
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements, parse_requirements
-from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.mix import EMPTY_MIX, Mix, Shape
+from formation_p2p.workload.core.mix import EMPTY_MIX, Mix, Shape
 from tests.support import resources_world as world
 from tests.support.resources_world import GB, a100, h100, machine
 

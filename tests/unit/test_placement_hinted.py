@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.placement.candidate import Candidate
-from formation_p2p.core.placement.hinted import LAST_RESORT, may_hold, unmet, unwanted, welcome
-from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import Unwanted
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.hints import Hints, Kind
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.placement.core.candidate import Candidate
+from formation_p2p.placement.core.hinted import LAST_RESORT, may_hold, unmet, unwanted, welcome
+from formation_p2p.placement.core.policy import Policy
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.hints import Hints, Kind
+from formation_p2p.workload.core.scope import Scope
 from tests.support.placement_world import order, profile, task
 from tests.support.stories import ALICE, BOB, CAROL, DAVE
 

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.placement.learnt import AGAIN, LEAST, MAX_KINDS, Learner, Learnt
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.scored import PRESETS
-from formation_p2p.core.placement.task_options import SchedulingKey, options_of
 from formation_p2p.core.refusals import Distrusted
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.placement.core.learnt import AGAIN, LEAST, MAX_KINDS, Learner, Learnt
+from formation_p2p.placement.core.names import parse_policy
+from formation_p2p.placement.core.scored import PRESETS
+from formation_p2p.placement.core.task_options import SchedulingKey, options_of
 from tests.support.placement_world import task, worker
 from tests.support.stories import NEEDS, at, ends, job, peer_of, town
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.core.placement.candidate import free_part, task_part
-from formation_p2p.core.placement.policies import Spread
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.candidate import free_part, task_part
+from formation_p2p.placement.core.policies import Spread
 from tests.support.placement_world import (
     SMALL,
     nearest_first,

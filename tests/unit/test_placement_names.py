@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.policies import Balanced, Cheapest, Packed, Spread, Trusted
-from formation_p2p.core.placement.policy import MAX_TEXT, Gated, PlacementPolicy, Sum
-from formation_p2p.core.placement.scored import PRESETS, Scored
-from formation_p2p.core.placement.xor import HASHES, Xor
+from formation_p2p.placement.core.names import parse_policy
+from formation_p2p.placement.core.policies import Balanced, Cheapest, Packed, Spread, Trusted
+from formation_p2p.placement.core.policy import MAX_TEXT, Gated, PlacementPolicy, Sum
+from formation_p2p.placement.core.scored import PRESETS, Scored
+from formation_p2p.placement.core.xor import HASHES, Xor
 
 own_weights = st.dictionaries(
     st.sampled_from(["trust", "capacity", "queue", "rtt", "data", "scope", "hints", "jitter"]),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
-from formation_p2p.core.placement.policy import Peers
+from formation_p2p.placement.core.policy import Peers
 
 PEERS = [peer_id_of(bytes([n]) * 32) for n in range(64)]
 keys = st.integers(0, 2**KEY_BITS - 1).map(Key)

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.guarded import seeks_room
-from formation_p2p.core.placement.policies import CANDIDATES, Packed, Spread, Trusted
-from formation_p2p.core.placement.policy import Policy
-from formation_p2p.core.placement.xor import Xor
-from formation_p2p.core.resources.capability import GpuFree, idle
-from formation_p2p.core.resources.requirements import parse_requirements
-from formation_p2p.core.workload.mix import MAX_SHAPES, Mix, Shape
+from formation_p2p.machine.core.capability import GpuFree, idle
+from formation_p2p.machine.core.requirements import parse_requirements
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.guarded import seeks_room
+from formation_p2p.placement.core.policies import CANDIDATES, Packed, Spread, Trusted
+from formation_p2p.placement.core.policy import Policy
+from formation_p2p.placement.core.xor import Xor
+from formation_p2p.workload.core.mix import MAX_SHAPES, Mix, Shape
 from tests.support.placement_world import order, peer, profile, task, worker
 from tests.support.resources_world import a100, h100, machine
 

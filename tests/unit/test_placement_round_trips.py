@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.round_trips import (
+from formation_p2p.placement.core.round_trips import (
     FAR_US,
     FORGET_S,
     MAX_PEERS,
@@ -16,7 +16,7 @@ from formation_p2p.core.placement.round_trips import (
     nearness,
     step_ms,
 )
-from formation_p2p.core.records.profile import MAX_GATE_RTT_MS
+from formation_p2p.records.core.profile import MAX_GATE_RTT_MS
 from tests.support.stories import ALICE, BOB, CAROL, at
 
 ALICES, BOBS = ALICE.peer_id, BOB.peer_id

@@ -20,21 +20,21 @@ from examples.tariffs import (
 )
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement import policies as module
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.policies import ONE_UNIT, Cheapest, Trusted, weight, weight_of
-from formation_p2p.core.placement.scored import PRESETS, Scored
-from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Distrusted, TooDear
-from formation_p2p.core.resources.capability import Capability, Capacity, idle
-from formation_p2p.core.resources.fits import GpuClaim
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.machine.core.capability import Capability, Capacity, idle
+from formation_p2p.machine.core.fits import GpuClaim
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core import policies as module
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.names import parse_policy
+from formation_p2p.placement.core.policies import ONE_UNIT, Cheapest, Trusted, weight, weight_of
+from formation_p2p.placement.core.scored import PRESETS, Scored
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.trust.core.reputation import Reputation
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.scope import Scope
 from tests.support.placement_world import SMALL, order, peer, placed, profile, task, worker
 from tests.support.stories import NEEDS, at, identity
 

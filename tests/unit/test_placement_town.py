@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
-from formation_p2p.core.negotiation.messages import Commit
-from formation_p2p.core.peer.effects import Explained
-from formation_p2p.core.peer.events import Explain, Submit
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.policy import Policy, Score
-from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Unwanted
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.mix import Shape
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.leases.core.messages import Commit
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import Explained
+from formation_p2p.peer.core.events import Explain, Submit
+from formation_p2p.placement.core.candidate import Candidate, TaskView
+from formation_p2p.placement.core.policy import Policy, Score
+from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.mix import Shape
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from simulations.simulator.executor import Running
+from simulations.simulator.world import World
 from tests.support.stories import NEEDS, at_work, job, name_of, only, passed, worker_of, workers_of
 
 

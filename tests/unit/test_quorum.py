@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import Answer
-from formation_p2p.core.dispatch.quorum_ballot import Accepted, Ballot, NoQuorum, Open, tally
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.task_options import TaskOptions, options_of
 from formation_p2p.core.refusals import TooClose, Unalike
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.marks import marks_of, of_kinds
 from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.comparers import (
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import Answer
+from formation_p2p.jobs.core.quorum_ballot import Accepted, Ballot, NoQuorum, Open, tally
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.placement.core.task_options import TaskOptions, options_of
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.marks import marks_of, of_kinds
+from formation_p2p.workload.core.comparers import (
     BYTES,
     CBOR,
     Own,
@@ -34,10 +34,10 @@ from formation_p2p.core.workload.comparers import (
     numbers,
     read_plain,
 )
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.quorum import Quorum, quorum_of
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.core.workload.work import Task
+from formation_p2p.workload.core.process import ProcessResult
+from formation_p2p.workload.core.quorum import Quorum, quorum_of
+from formation_p2p.workload.core.scope import Place
+from formation_p2p.workload.core.work import Task
 from tests.support.placement_world import profile
 from tests.support.stories import NEEDS, identity
 

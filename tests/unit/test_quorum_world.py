@@ -11,9 +11,11 @@ import cbor2
 import pytest
 
 from formation_p2p.api.task_result import result_of
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.core.errors import Disagreement
+from formation_p2p.core.identity import PeerId
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import (
     TaskAnswered,
     TaskCancelled,
     TaskDisagreed,
@@ -21,22 +23,20 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.dispatch.quorum_draw import DrawnQueues
-from formation_p2p.core.errors import Disagreement
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.peer.events import Resume, Submit
-from formation_p2p.core.peer.story import StoryStep
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.workload.comparers import numbers
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.core.workload.quorum import Quorum
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.executor import Run, Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.quorum_draw import DrawnQueues
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import Resume, Submit
+from formation_p2p.peer.core.story import StoryStep
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.workload.core.comparers import numbers
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.quorum import Quorum
+from formation_p2p.workload.core.scope import Place
+from simulations.simulator.disk import Disk
+from simulations.simulator.executor import Run, Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import at_work, ends, job, only, peer_of, town, where, workers_of
 
 # On one LAN all have one invitation, and one subnet.

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.negotiation.messages import AccountRows, AskAccount, AskSlice, SliceAnswer
-from formation_p2p.core.negotiation.quota_status import Verdict
-from formation_p2p.core.negotiation.quota_voucher import VOUCHER_S
-from formation_p2p.core.trust.quota import NOTHING, Quota, Used
+from formation_p2p.features.quotas.core.quota_status import Verdict
+from formation_p2p.features.quotas.core.quota_voucher import VOUCHER_S
+from formation_p2p.leases.core.messages import AccountRows, AskAccount, AskSlice, SliceAnswer
+from formation_p2p.trust.core.quota import NOTHING, Quota, Used
 from tests.support.dht_world import contact
 from tests.support.quota_world import (
     CORE,

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.negotiation.messages import (
+from formation_p2p.features.quotas.core.quota_account import KeptAccount, SavedAccount, limit_of
+from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
+from formation_p2p.features.quotas.core.quota_voucher import VOUCHER_S, open_voucher
+from formation_p2p.leases.core.messages import (
     MAX_ROWS,
     AccountRows,
     AskAccount,
@@ -16,14 +19,11 @@ from formation_p2p.core.negotiation.messages import (
     SliceAnswer,
     SliceRow,
 )
-from formation_p2p.core.negotiation.quota_account import KeptAccount, SavedAccount, limit_of
-from formation_p2p.core.negotiation.quota_holder import QuotaHolder
-from formation_p2p.core.negotiation.quota_voucher import VOUCHER_S, open_voucher
-from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.records.envelope import seal
-from formation_p2p.core.trust.grants import Right, Rights, attenuate, issue
-from formation_p2p.core.trust.quota import NOTHING, Quota, Used
-from formation_p2p.core.trust.statements import Block
+from formation_p2p.leases.core.session import Send
+from formation_p2p.records.core.envelope import seal
+from formation_p2p.trust.core.grants import Right, Rights, attenuate, issue
+from formation_p2p.trust.core.quota import NOTHING, Quota, Used
+from formation_p2p.trust.core.statements import Block
 from tests.support.dht_world import EPOCH_UNIX_S, NOW, contact
 from tests.support.dht_world import person as identity
 from tests.support.quota_world import (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multiaddr import Multiaddr
 
-from formation_p2p.core.records.addresses import (
+from formation_p2p.records.core.addresses import (
     MAX_ADDRESS_BYTES,
     address_bytes,
     address_text,

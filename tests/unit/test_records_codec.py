@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.cbor import MAX_DEPTH
-from formation_p2p.core.records.codec import (
+from formation_p2p.records.core.codec import (
     Malformed,
     decode,
     encode,

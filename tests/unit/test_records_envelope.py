@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import BadRecord, ForgedRecord, MalformedRecord, OversizedRecord
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.envelope_pb2 import RSA, Ed25519, Envelope, PublicKey
+from formation_p2p.records.core.envelope import open_envelope, seal
+from formation_p2p.records.core.envelope_pb2 import RSA, Ed25519, Envelope, PublicKey
 
 ALICE = Identity.from_seed(b"a" * 32)
 BOB = Identity.from_seed(b"b" * 32)

@@ -4,8 +4,9 @@ import pytest
 
 from formation_p2p.core.errors import ReplayedRecord
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
-from formation_p2p.core.records.profile import (
+from formation_p2p.machine.core.capability import Capability, Capacity
+from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.records.core.profile import (
     MAX_TTL_S,
     Newest,
     Profile,
@@ -13,7 +14,6 @@ from formation_p2p.core.records.profile import (
     open_profile,
     seal_profile,
 )
-from formation_p2p.core.resources.capability import Capability, Capacity
 
 NOW = 1_700_000_000
 ALICE, BOB, CAROL = (Identity.from_seed(name * 32) for name in (b"a", b"b", b"c"))

@@ -18,11 +18,15 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
-from formation_p2p.core.records import envelope, signed_fields
-from formation_p2p.core.records.codec import decode, encode
-from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
-from formation_p2p.core.records.profile import (
+from formation_p2p.core.units import GIB
+from formation_p2p.machine.core.bounds import refuse_host_label
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.records.core import envelope, signed_fields
+from formation_p2p.records.core.codec import decode, encode
+from formation_p2p.records.core.envelope import open_envelope, seal
+from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.records.core.profile import (
     MAX_GATE_RTT_MS,
     MAX_PROFILE_BYTES,
     MAX_RATE_MBIT_S,
@@ -33,10 +37,6 @@ from formation_p2p.core.records.profile import (
     open_profile,
     seal_profile,
 )
-from formation_p2p.core.resources.bounds import refuse_host_label
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.units import GIB
 
 ALICE = Identity.from_seed(b"a" * 32)
 BOB = Identity.from_seed(b"b" * 32)

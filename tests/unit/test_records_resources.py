@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.records.codec import Malformed, decode, encode
-from formation_p2p.core.records.resources import (
+from formation_p2p.core.units import GIB
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.codec import Malformed, decode, encode
+from formation_p2p.records.core.resources import (
     MAX_REQUIREMENTS_BYTES,
     decode_requirements,
     encode_requirements,
@@ -20,10 +24,6 @@ from formation_p2p.core.records.resources import (
     unpack_capacity,
     unpack_requirements,
 )
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.units import GIB
 
 words = st.from_regex(r"[a-z0-9]{1,10}", fullmatch=True)
 amounts = st.integers(0, 1 << 60)

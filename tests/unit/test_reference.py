@@ -14,12 +14,12 @@ import pytest
 from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.calls import LargeFunctions, packed_function, reference_to
 from formation_p2p.api.planned_calls import python_call, python_calls, with_parcels
+from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.parcel import MAX_REFERENCES, Parcel, is_parcel
-from formation_p2p.core.workload.plan import plan_of
-from formation_p2p.host.blobs.memory import PrivateBlobs
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.parcel import MAX_REFERENCES, Parcel, is_parcel
+from formation_p2p.workload.core.plan import plan_of
 from tests.support.parcels import a_packer
 
 

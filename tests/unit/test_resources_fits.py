@@ -7,12 +7,12 @@ from hypothesis import given
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.bounds import MAX_GPU_MODELS, MAX_GPUS
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.fits import GpuClaim, claims_on, fits, fits_now
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.machine.core.bounds import MAX_GPU_MODELS, MAX_GPUS
+from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.machine.core.fits import GpuClaim, claims_on, fits, fits_now
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements, parse_requirements
 from tests.support import resources_world as world
 from tests.support.resources_world import DRIVERS, GB, LABELS, a100, h100, machine
 

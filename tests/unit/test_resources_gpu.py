@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.gpu import (
+from formation_p2p.machine.core.gpu import (
     MAX_COMPUTE_CAPABILITY,
     Gpu,
     format_compute_capability,

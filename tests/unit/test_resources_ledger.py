@@ -9,10 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.refusals import Busy, Infeasible
-from formation_p2p.core.resources.capability import Capability, Limits, idle, limited
-from formation_p2p.core.resources.fits import MAX_RESERVATIONS, GpuClaim, Ledger, Reservation
-from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB
+from formation_p2p.machine.core.capability import Capability, Limits, idle, limited
+from formation_p2p.machine.core.fits import MAX_RESERVATIONS, GpuClaim, Ledger, Reservation
+from formation_p2p.machine.core.requirements import Requirements, parse_requirements
 from tests.support import resources_world as world
 from tests.support.resources_world import GB, a100, h100, machine
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.capability.buckets import buckets_of, widening
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.records.codec import Malformed
-from formation_p2p.core.records.resources import (
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.fits import fits
+from formation_p2p.machine.core.python import MAX_PYTHONS, Python
+from formation_p2p.machine.core.requirements import Requirements, driven_by, parse_requirements
+from formation_p2p.records.core.buckets import buckets_of, widening
+from formation_p2p.records.core.codec import Malformed
+from formation_p2p.records.core.resources import (
     pack_capability,
     pack_requirements,
     unpack_capability,
     unpack_requirements,
 )
-from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.fits import fits
-from formation_p2p.core.resources.python import MAX_PYTHONS, Python
-from formation_p2p.core.resources.requirements import Requirements, driven_by, parse_requirements
 
 LINUX = "linux-x86_64-gnu"
 PY311 = Python("cpython-3.11", LINUX, 3)

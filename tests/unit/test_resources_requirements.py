@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.bounds import MAX_GPUS, MAX_LABELS
-from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, format_compute_capability
-from formation_p2p.core.resources.requirements import (
+from formation_p2p.core.units import GIB, KIB, MAX_BYTES, MAX_MILLI, MIB, TIB, format_milli
+from formation_p2p.machine.core.bounds import MAX_GPUS, MAX_LABELS
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI, format_compute_capability
+from formation_p2p.machine.core.requirements import (
     MAX_MODELS_ASKED,
     MAX_TEXT,
     Requirements,
     parse_requirements,
     requirements_from_mapping,
 )
-from formation_p2p.core.units import GIB, KIB, MAX_BYTES, MAX_MILLI, MIB, TIB, format_milli
 
 _names = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,31}", fullmatch=True)
 _labels = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.services.balancer import BALANCER_DEFAULTS, Balancer, Replica
+from formation_p2p.features.services.core.balancer import BALANCER_DEFAULTS, Balancer, Replica
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(20)]
 A, B, C, D = PEERS[:4]

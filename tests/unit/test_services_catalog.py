@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.services.catalog import (
+from formation_p2p.core.units import GIB
+from formation_p2p.features.services.core.catalog import (
     Detected,
     GapStatus,
     Sharing,
@@ -22,8 +21,9 @@ from formation_p2p.core.services.catalog import (
     wanted,
     worker_type_of,
 )
-from formation_p2p.core.services.spec import ONE, Program, ServiceSpec, WorkerType
-from formation_p2p.core.units import GIB
+from formation_p2p.features.services.core.spec import ONE, Program, ServiceSpec, WorkerType
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.gpu import Gpu
 
 
 def spec(name: str, tier: int = 2, priority: int = 1) -> ServiceSpec:

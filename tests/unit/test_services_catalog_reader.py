@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.services.catalog_reader import CatalogReader
-from formation_p2p.core.services.events import SpecPublished, StopServing
-from formation_p2p.core.services.shelf import catalog_name
-from formation_p2p.core.services.signed_spec import SignedSpec
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.features.services.core.catalog_reader import CatalogReader
+from formation_p2p.features.services.core.events import SpecPublished, StopServing
+from formation_p2p.features.services.core.shelf import catalog_name
+from formation_p2p.features.services.core.signed_spec import SignedSpec
 from tests.support.dht_world import contact
 from tests.support.services_played import Played
 from tests.support.services_world import ECHO, NOW, Hamlet, person, sealed, wanting

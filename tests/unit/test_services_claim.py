@@ -15,9 +15,7 @@ from formation_p2p.core.errors import (
     InvalidInput,
     MalformedRecord,
 )
-from formation_p2p.core.records import codec
-from formation_p2p.core.records.envelope import seal
-from formation_p2p.core.services.claim import (
+from formation_p2p.features.services.core.claim import (
     CLAIM_PAYLOAD_TYPE,
     CLAIM_TTL_S,
     Claim,
@@ -27,6 +25,8 @@ from formation_p2p.core.services.claim import (
     seal_claim,
     wins,
 )
+from formation_p2p.records.core import codec
+from formation_p2p.records.core.envelope import seal
 from tests.support.services_world import NOW, claim_of, person
 
 ALICE, BOB = person("alice"), person("bob")

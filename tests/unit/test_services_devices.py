@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from formation_p2p.core.effects import Effect
-from formation_p2p.core.resources.requirements import parse_requirements
-from formation_p2p.core.services.events import ServeServices, StartReplica
-from formation_p2p.core.services.spec import WorkerType
-from formation_p2p.sim.node import SimNode
+from formation_p2p.features.services.core.events import ServeServices, StartReplica
+from formation_p2p.features.services.core.spec import WorkerType
+from formation_p2p.machine.core.requirements import parse_requirements
+from simulations.simulator.node import SimNode
 from tests.support.resources_world import a100
 from tests.support.services_world import Hamlet, wanting
 

@@ -9,21 +9,21 @@ from heapq import nsmallest
 import pytest
 
 from formation_p2p.core.keyspace import Key, distance, key_of
-from formation_p2p.core.peer.events import PeerEvent, Recalled
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.services.claim import ClaimState, SignedClaim
-from formation_p2p.core.services.events import (
+from formation_p2p.features.services.core.claim import ClaimState, SignedClaim
+from formation_p2p.features.services.core.events import (
     DrainReplica,
     ServeServices,
     ServiceStep,
     StopServing,
 )
-from formation_p2p.core.services.parameters import ServiceParameters
-from formation_p2p.core.services.services import Services
-from formation_p2p.core.services.sight import Sight
-from formation_p2p.core.services.spec import Pinned, Replicas
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.features.services.core.parameters import ServiceParameters
+from formation_p2p.features.services.core.services import Services
+from formation_p2p.features.services.core.sight import Sight
+from formation_p2p.features.services.core.spec import Pinned, Replicas
+from formation_p2p.peer.core.events import PeerEvent, Recalled
+from formation_p2p.peer.core.peer import Peer
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.services_world import (
     CPU,
     ECHO,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.operations import Answer
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.services.holders import MAX_FAILED, Holders
-from formation_p2p.core.services.shelf import claims_name
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.operations import Answer
+from formation_p2p.features.services.core.holders import MAX_FAILED, Holders
+from formation_p2p.features.services.core.shelf import claims_name
 from tests.support.dht_world import NETWORK, contact, nearest_first
 from tests.support.services_played import PARAMETERS, Played
 from tests.support.services_world import NOW

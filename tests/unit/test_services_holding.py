@@ -10,14 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.messages import PutValue
-from formation_p2p.core.peer.edge_link import EVERY_S, EdgeLink, step_down
-from formation_p2p.core.peer.events import AddressesChanged, Measured, RateMeasured, Renewed
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.placement.round_trips import RoundTrips
-from formation_p2p.core.records.profile import NO_LINK, Link, open_profile
-from formation_p2p.core.services.claim import Claim, ClaimState, seal_claim, wins
-from formation_p2p.core.services.events import (
+from formation_p2p.dht.core.messages import PutValue
+from formation_p2p.features.services.core.claim import Claim, ClaimState, seal_claim, wins
+from formation_p2p.features.services.core.events import (
     DrainReplica,
     ReadServices,
     ReplicaReported,
@@ -27,15 +22,20 @@ from formation_p2p.core.services.events import (
     ServiceStep,
     StopServing,
 )
-from formation_p2p.core.services.replica import Replica
-from formation_p2p.core.services.scaling import DOWN_S, UP_S, Load, Scaler, wanted
-from formation_p2p.core.services.shelf import claims_name
-from formation_p2p.core.services.spec import Replicas, ServiceSpec, WorkerType, labels_of
-from formation_p2p.core.services.view import view_of
-from formation_p2p.core.trust.grants import Right, Rights, issue
-from formation_p2p.core.trust.network import Network
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.features.services.core.replica import Replica
+from formation_p2p.features.services.core.scaling import DOWN_S, UP_S, Load, Scaler, wanted
+from formation_p2p.features.services.core.shelf import claims_name
+from formation_p2p.features.services.core.spec import Replicas, ServiceSpec, WorkerType, labels_of
+from formation_p2p.features.services.core.view import view_of
+from formation_p2p.peer.core.edge_link import EVERY_S, EdgeLink, step_down
+from formation_p2p.peer.core.events import AddressesChanged, Measured, RateMeasured, Renewed
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.placement.core.round_trips import RoundTrips
+from formation_p2p.records.core.profile import NO_LINK, Link, open_profile
+from formation_p2p.trust.core.grants import Right, Rights, issue
+from formation_p2p.trust.core.network import Network
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.services_world import CPU, ECHO, Hamlet, claim_of, person, wanting
 from tests.support.stories import BOB, at
 

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.services.events import DrainReplica, ServeServices, ServiceStep, StopServing
-from formation_p2p.core.services.spec import ONE, Pinned, WorkerType
-from formation_p2p.sim.node import SimNode
+from formation_p2p.features.services.core.events import (
+    DrainReplica,
+    ServeServices,
+    ServiceStep,
+    StopServing,
+)
+from formation_p2p.features.services.core.spec import ONE, Pinned, WorkerType
+from simulations.simulator.node import SimNode
 from tests.support.services_world import CPU, ECHO, Hamlet, asked, lone, wanting
 
 

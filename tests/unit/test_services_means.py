@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.operations import Answer
-from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.services.claim import Claim, ClaimState, seal_claim
-from formation_p2p.core.services.guards import MAX_GUARDS, Guards
-from formation_p2p.core.services.holders import Holders
-from formation_p2p.core.services.means import Inquiries, Means
-from formation_p2p.core.services.parameters import ServiceParameters
-from formation_p2p.core.services.shelf import Shelf
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.dht.core.operations import Answer
+from formation_p2p.discovery.core.finder import Finder
+from formation_p2p.features.services.core.claim import Claim, ClaimState, seal_claim
+from formation_p2p.features.services.core.guards import MAX_GUARDS, Guards
+from formation_p2p.features.services.core.holders import Holders
+from formation_p2p.features.services.core.means import Inquiries, Means
+from formation_p2p.features.services.core.parameters import ServiceParameters
+from formation_p2p.features.services.core.shelf import Shelf
 from tests.support.dht_world import NETWORK, DhtNode, DhtWorld
 from tests.support.services_world import NOW, claim_of, person
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.services.claim import MEMBERS_SLOT, Claim
-from formation_p2p.core.services.events import MembersServe, ReadServices, ServicesRead, ServiceStep
-from formation_p2p.core.services.view import view_of
-from formation_p2p.sim.node import SimNode
+from formation_p2p.features.services.core.claim import MEMBERS_SLOT, Claim
+from formation_p2p.features.services.core.events import (
+    MembersServe,
+    ReadServices,
+    ServicesRead,
+    ServiceStep,
+)
+from formation_p2p.features.services.core.view import view_of
+from simulations.simulator.node import SimNode
 from tests.support.services_world import Hamlet, wanting
 
 

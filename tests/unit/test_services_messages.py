@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.records import codec
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.services import tending
-from formation_p2p.core.services.messages import (
+from formation_p2p.features.services.core import tending
+from formation_p2p.features.services.core.messages import (
     ANY,
     MAX_MESSAGE_BYTES,
     MAX_WHY_CHARS,
@@ -23,7 +21,9 @@ from formation_p2p.core.services.messages import (
     pack,
     parse,
 )
-from formation_p2p.core.workload.blob import RAW, Cid
+from formation_p2p.records.core import codec
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.workload.core.blob import RAW, Cid
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.discovery.finder import Found
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.services.catalog_reader import CatalogReader
-from formation_p2p.core.services.events import ReadServices, ServeServices, ServicesRead
-from formation_p2p.core.services.queries import Queries
-from formation_p2p.core.services.shelf import catalog_name
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.discovery.core.finder import Found
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.features.services.core.catalog_reader import CatalogReader
+from formation_p2p.features.services.core.events import ReadServices, ServeServices, ServicesRead
+from formation_p2p.features.services.core.queries import Queries
+from formation_p2p.features.services.core.shelf import catalog_name
+from formation_p2p.machine.core.requirements import Requirements
 from tests.support.dht_world import NETWORK, contact
 from tests.support.services_played import PARAMETERS, Played
 from tests.support.services_world import NOW, Hamlet, person, sealed, wanting

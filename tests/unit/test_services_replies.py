@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.dht.codec import encode, parse_reply
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
+from formation_p2p.core.refusals import Denied
+from formation_p2p.dht.core.codec import encode, parse_reply
+from formation_p2p.dht.core.messages import (
     MAX_CLOSER,
     MAX_PROVIDERS,
     MAX_RECORDS,
@@ -14,16 +17,10 @@ from formation_p2p.core.dht.messages import (
     ProviderQuery,
     Providers,
 )
-from formation_p2p.core.dht.store import RecordStore
-from formation_p2p.core.discovery.finder import suits
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.keyspace import Key
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.refusals import Denied
-from formation_p2p.core.services.claim import seal_claim
-from formation_p2p.core.services.shelf import (
+from formation_p2p.dht.core.store import RecordStore
+from formation_p2p.discovery.core.finder import suits
+from formation_p2p.features.services.core.claim import seal_claim
+from formation_p2p.features.services.core.shelf import (
     MAX_CLAIMS,
     MAX_REPLY_BYTES,
     Shelf,
@@ -31,8 +28,11 @@ from formation_p2p.core.services.shelf import (
     catalog_name,
     claims_name,
 )
-from formation_p2p.core.services.spec import MAX_SERVICES, Program
-from formation_p2p.host.net.transport.frames import MAX_KAD_FRAME_BYTES
+from formation_p2p.features.services.core.spec import MAX_SERVICES, Program
+from formation_p2p.net.transport.frames import MAX_KAD_FRAME_BYTES
+from formation_p2p.records.core.addresses import MAX_ADDRESSES
+from formation_p2p.records.core.buckets import bucket_key
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from tests.support import dht_world
 from tests.support.services_world import ECHO, NOW, claim_of, person, sealed
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.services.resend import IDEMPOTENT, may_send_again
-from formation_p2p.core.services.routes import Freshness, Route
+from formation_p2p.features.services.core.resend import IDEMPOTENT, may_send_again
+from formation_p2p.features.services.core.routes import Freshness, Route
 
 
 def test_it_is_used_then_read_again_beside_and_then_forgotten() -> None:

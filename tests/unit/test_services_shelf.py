@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.keyspace import Key
+from formation_p2p.core.refusals import Denied
+from formation_p2p.dht.core.messages import (
     GetProviders,
     ProviderQuery,
     Providers,
     PutValue,
     ShardCount,
 )
-from formation_p2p.core.dht.store import RecordStore
-from formation_p2p.core.discovery.finder import suits
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.keyspace import Key
-from formation_p2p.core.refusals import Denied
-from formation_p2p.core.services.claim import ClaimState, SignedClaim, seal_claim
-from formation_p2p.core.services.shelf import (
+from formation_p2p.dht.core.store import RecordStore
+from formation_p2p.discovery.core.finder import suits
+from formation_p2p.features.services.core.claim import ClaimState, SignedClaim, seal_claim
+from formation_p2p.features.services.core.shelf import (
     HISTORY_S,
     MAX_BY_WORKER,
     MAX_CLAIMS,
@@ -31,10 +31,10 @@ from formation_p2p.core.services.shelf import (
     claims_name,
     spec_name,
 )
-from formation_p2p.core.services.sight import Sight
-from formation_p2p.core.services.spec import MAX_SERVICES
-from formation_p2p.core.trust.grants import Right
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.features.services.core.sight import Sight
+from formation_p2p.features.services.core.spec import MAX_SERVICES
+from formation_p2p.trust.core.grants import Right
+from formation_p2p.trust.core.membership import Membership
 from tests.support import dht_world
 from tests.support.services_world import ECHO, NOW, ROOT, claim_of, granted, person, sealed
 

@@ -20,12 +20,8 @@ from formation_p2p.core.errors import (
     OversizedRecord,
 )
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
-from formation_p2p.core.records.codec import Malformed, decode, encode
-from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.services.signed_spec import (
+from formation_p2p.core.units import GIB
+from formation_p2p.features.services.core.signed_spec import (
     MAX_SPEC_BYTES,
     MAX_SPEC_TTL_S,
     SPEC_PAYLOAD_TYPE,
@@ -34,7 +30,7 @@ from formation_p2p.core.services.signed_spec import (
     open_spec,
     seal_spec,
 )
-from formation_p2p.core.services.spec import (
+from formation_p2p.features.services.core.spec import (
     ONE,
     Check,
     CheckKind,
@@ -43,9 +39,13 @@ from formation_p2p.core.services.spec import (
     Replicas,
     ServiceSpec,
 )
-from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.codec import Malformed, decode, encode
+from formation_p2p.records.core.envelope import open_envelope, seal
+from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.scope import Scope
 
 ALICE = Identity.from_seed(b"a" * 32)
 BOB = Identity.from_seed(b"b" * 32)

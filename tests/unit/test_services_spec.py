@@ -9,8 +9,7 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.services.spec import (
+from formation_p2p.features.services.core.spec import (
     MAX_FILES,
     MAX_PACKAGES,
     ONE,
@@ -25,7 +24,8 @@ from formation_p2p.core.services.spec import (
     WorkerType,
     check_uses,
 )
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 
 ALICE = Identity.from_seed(b"a" * 32).peer_id
 SCRIPT = Blob(Cid(RAW, digest_of(b"print()")), 7)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.services.spec import ONE, Check, Pinned, Program, ServiceSpec
-from formation_p2p.core.services.supervision import (
+from formation_p2p.features.services.core.spec import ONE, Check, Pinned, Program, ServiceSpec
+from formation_p2p.features.services.core.supervision import (
     ANNOUNCE_S,
     CRASHES,
     FLOOR_S,

@@ -6,11 +6,11 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.services.spec import ONE, Check, CheckKind, Replicas
-from formation_p2p.core.services.toml_spec import MAX_CATALOG_CHARS, services_of
 from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.features.services.core.spec import ONE, Check, CheckKind, Replicas
+from formation_p2p.features.services.core.toml_spec import MAX_CATALOG_CHARS, services_of
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.scope import Scope
 
 ALICE = Identity.from_seed(b"a" * 32).peer_id
 BOB = Identity.from_seed(b"b" * 32).peer_id

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.services.turns import Turns
+from formation_p2p.features.services.core.turns import Turns
 
 
 def order(turns: Turns[str]) -> list[str]:

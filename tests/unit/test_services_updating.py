@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.resources.requirements import parse_requirements
-from formation_p2p.core.services.claim import Claim
-from formation_p2p.core.services.events import (
+from formation_p2p.features.services.core.claim import Claim
+from formation_p2p.features.services.core.events import (
     ReadServices,
     ReplicaReported,
     ReplicaState,
@@ -17,7 +15,9 @@ from formation_p2p.core.services.events import (
     ServiceStep,
     StopServing,
 )
-from formation_p2p.sim.node import SimNode
+from formation_p2p.machine.core.requirements import parse_requirements
+from formation_p2p.peer.core.peer import Peer
+from simulations.simulator.node import SimNode
 from tests.support.services_world import ECHO, Hamlet, wanting
 
 LARGE = parse_requirements("cpu=5")

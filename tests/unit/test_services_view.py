@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.cli.services import failed_versions
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.services.balancer import Replica
-from formation_p2p.core.services.catalog import GapStatus
-from formation_p2p.core.services.claim import ClaimState, seal_claim
-from formation_p2p.core.services.events import ServicesRead
-from formation_p2p.core.services.view import view_of
-from formation_p2p.host.services.directory import Listing
-from formation_p2p.host.services.routing import listed
+from formation_p2p.features.services.commands.services import failed_versions
+from formation_p2p.features.services.core.balancer import Replica
+from formation_p2p.features.services.core.catalog import GapStatus
+from formation_p2p.features.services.core.claim import ClaimState, seal_claim
+from formation_p2p.features.services.core.events import ServicesRead
+from formation_p2p.features.services.core.view import view_of
+from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.features.services.host.routing import listed
 from tests.support.services_world import ECHO, claim_of, person, sealed
 
 ALICE, BOB, CAROL = person("alice"), person("bob"), person("carol")

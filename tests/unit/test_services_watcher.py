@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.services.events import ServeServices
-from formation_p2p.core.services.services import Services
-from formation_p2p.core.services.shelf import claims_name
-from formation_p2p.core.services.spec import ONE, Pinned
-from formation_p2p.core.services.watcher import Watcher
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.features.services.core.events import ServeServices
+from formation_p2p.features.services.core.services import Services
+from formation_p2p.features.services.core.shelf import claims_name
+from formation_p2p.features.services.core.spec import ONE, Pinned
+from formation_p2p.features.services.core.watcher import Watcher
 from tests.support.dht_world import NETWORK, contact, nearest_first
 from tests.support.services_played import Played
 from tests.support.services_world import CPU, ECHO, NOW, Hamlet, person, sealed, wanting

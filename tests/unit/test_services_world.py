@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.services.claim import ClaimState
-from formation_p2p.core.services.events import (
+from formation_p2p.discovery.core.parameters import DiscoveryParameters
+from formation_p2p.features.services.core.claim import ClaimState
+from formation_p2p.features.services.core.events import (
     DrainReplica,
     PublishSpec,
     ReadServices,
@@ -21,10 +20,11 @@ from formation_p2p.core.services.events import (
     ServiceStep,
     StopServing,
 )
-from formation_p2p.core.services.signed_spec import seal_spec
-from formation_p2p.core.services.spec import ONE, Pinned, WorkerType
-from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.features.services.core.signed_spec import seal_spec
+from formation_p2p.features.services.core.spec import ONE, Pinned, WorkerType
+from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.trust.core.grants import Right, Rights
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.services_world import CPU, ECHO, Hamlet, lone, wanting
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.should_move import (
+from formation_p2p.core.units import GIB
+from formation_p2p.placement.core.should_move import (
     RULES,
     Host,
     Move,
@@ -15,7 +16,6 @@ from formation_p2p.core.placement.should_move import (
     accepts,
     should_move,
 )
-from formation_p2p.core.units import GIB
 
 
 def host(name: str, load: float = 0.2, **facts: float) -> Host:

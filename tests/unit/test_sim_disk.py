@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.jobs.core.job_events import (
     Attempt,
     EmitJobEvent,
     ForgetLease,
@@ -18,13 +18,13 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.dispatch.task_run import TaskState
-from formation_p2p.core.negotiation.messages import ResultAck
-from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.task_run import TaskState
+from formation_p2p.leases.core.messages import ResultAck
+from formation_p2p.leases.core.session import Send
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from simulations.simulator.disk import Disk
+from simulations.simulator.world import World
 from tests.support.stories import ALICE, NEEDS, job
 
 W = ALICE.peer_id

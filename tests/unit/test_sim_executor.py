@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.session import Fenced
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.sim.executor import Executor, Running
-from formation_p2p.sim.world import World
+from formation_p2p.drivers.core.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
+from formation_p2p.leases.core.session import Fenced
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from simulations.simulator.executor import Executor, Running
+from simulations.simulator.world import World
 
 LEASE = "a lease"
 

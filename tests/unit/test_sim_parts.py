@@ -6,18 +6,18 @@ from itertools import combinations
 
 import pytest
 
-from formation_p2p.core.dht.messages import AddProvider, FindNode, Nodes, Ping, Provider
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, key_of_peer
 from formation_p2p.core.keyspace import distance
-from formation_p2p.core.records.addresses import address_bytes
 from formation_p2p.core.refusals import Leaving
-from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.sim.connections import Connections, private_address, public_address
+from formation_p2p.dht.core.messages import AddProvider, FindNode, Nodes, Ping, Provider
+from formation_p2p.records.core.addresses import address_bytes
+from formation_p2p.workload.core.outcome import FailureKind
 from simulations.churn import GOLEM_ALWAYS_SHARE, Churn
 from simulations.latency import Latencies
 from simulations.layout import Layout
 from simulations.residents import host_of
+from simulations.simulator.connections import Connections, private_address, public_address
 from simulations.trace import TraceDigest, said
 
 

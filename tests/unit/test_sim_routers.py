@@ -7,19 +7,19 @@ from itertools import product
 
 import pytest
 
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.nat.paths import Path
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.routers import Kind, Link, Router, Routers, punches
-from formation_p2p.sim.streams import DEAD_S, Streams
-from formation_p2p.sim.world import World
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.reach.core.paths import Path
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.work import Task
+from simulations.simulator.executor import Running
+from simulations.simulator.node import SimNode
+from simulations.simulator.routers import Kind, Link, Router, Routers, punches
+from simulations.simulator.streams import DEAD_S, Streams
+from simulations.simulator.world import World
 
 KINDS = (None, *Kind)
 NEEDS = Requirements(cpu_milli=1000, driver="process")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.negotiation.messages import Release
-from formation_p2p.core.negotiation.session import Disconnected, Received, Undelivered
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.streams import DEAD_S, OPEN_S, UNSURE_S, Streams
-from formation_p2p.sim.world import LATENCY_S, World
+from formation_p2p.leases.core.messages import Release
+from formation_p2p.leases.core.session import Disconnected, Received, Undelivered
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent
+from simulations.simulator.node import SimNode
+from simulations.simulator.streams import DEAD_S, OPEN_S, UNSURE_S, Streams
+from simulations.simulator.world import LATENCY_S, World
 
 
 class Net:

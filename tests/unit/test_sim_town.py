@@ -4,7 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from formation_p2p.core.dht.messages import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import Identity
+from formation_p2p.dht.core.messages import (
     FindNode,
     Nodes,
     Pong,
@@ -13,7 +15,7 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.core.dht.rpc import (
+from formation_p2p.dht.core.rpc import (
     PeerIdentified,
     RequestFailed,
     RequestReceived,
@@ -21,20 +23,18 @@ from formation_p2p.core.dht.rpc import (
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import Identity
-from formation_p2p.core.negotiation.session import Undelivered
-from formation_p2p.core.peer.effects import Explained, PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim.connections import Connections
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.leases.core.session import Undelivered
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import Explained, PeerEffect
+from formation_p2p.peer.core.events import PeerEvent
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.workload.core.work import Task
 from simulations.liars import Liar, Lie, lying
 from simulations.residents import Residents
+from simulations.simulator.connections import Connections
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from simulations.trace import TraceDigest
 
 NEEDS = Requirements(driver="process")

@@ -10,28 +10,28 @@ from typing import cast
 
 import pytest
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
 from formation_p2p.core.effects import Effect, Moment
-from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause, Work
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import Dispatch, PlacementRequest
-from formation_p2p.core.negotiation.session import Fenced
-from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent, Resume
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.records.addresses import address_bytes
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.outcome import FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.work import Task
-from formation_p2p.sim import world as world_module
-from formation_p2p.sim.connections import Connections
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import TRUE, Clock, SimNode
-from formation_p2p.sim.streams import Streams
-from formation_p2p.sim.world import LATENCY_S, World
+from formation_p2p.dht.core import messages as kad
+from formation_p2p.drivers.core.effects import Continue, Execute, Kill, Pause, Work
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
+from formation_p2p.leases.core.messages import Dispatch, PlacementRequest
+from formation_p2p.leases.core.session import Fenced
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import PeerEffect
+from formation_p2p.peer.core.events import PeerEvent, Resume
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.records.core.addresses import address_bytes
+from formation_p2p.workload.core.outcome import FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.work import Task
+from simulations.simulator import world as world_module
+from simulations.simulator.connections import Connections
+from simulations.simulator.disk import Disk
+from simulations.simulator.executor import Running
+from simulations.simulator.node import TRUE, Clock, SimNode
+from simulations.simulator.streams import Streams
+from simulations.simulator.world import LATENCY_S, World
 
 ROOT = Path(__file__).parents[2]
 

@@ -32,9 +32,9 @@ from formation_p2p import (
     TaskOptions,
 )
 from formation_p2p.api.bridge import JobObserver
-from formation_p2p.api.gang_store import GangStore
-from formation_p2p.api.sync_gang import SyncGangStore
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS
+from formation_p2p.features.gangs.api.store import GangStore
+from formation_p2p.features.gangs.api.sync import SyncGangStore
+from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS
 
 PAIRS: list[tuple[type, type]] = [
     (Node, SyncNode),
@@ -119,7 +119,7 @@ TYPED = """
     from concurrent.futures import Future
 
     from formation_p2p import Hardware, Reference, SyncJob, SyncNode, TaskResult, ProcessSpec
-    from formation_p2p.core.workload.blob import Blob
+    from formation_p2p.workload.core.blob import Blob
 
     def half(n: int) -> float:
         return n / 2

@@ -11,9 +11,11 @@ import pytest
 
 from formation_p2p.api.node import Node
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.policies import Balanced
-from formation_p2p.core.placement.task_options import (
+from formation_p2p.core.units import GIB
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.names import parse_policy
+from formation_p2p.placement.core.policies import Balanced
+from formation_p2p.placement.core.task_options import (
     DEFAULT_OPTIONS,
     MAX_ATTEMPTS,
     MAX_DEADLINE_S,
@@ -27,13 +29,11 @@ from formation_p2p.core.placement.task_options import (
     TaskOptions,
     options_of,
 )
-from formation_p2p.core.records.codec import Malformed, decode, encode
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.find import Find
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.scope import Scope
-from formation_p2p.core.workload.work import MAX_PRIORITY
+from formation_p2p.records.core.codec import Malformed, decode, encode
+from formation_p2p.workload.core.find import Find
+from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.scope import Scope
+from formation_p2p.workload.core.work import MAX_PRIORITY
 
 EU = Hints(region="eu", required=frozenset({"region"}))
 NEEDS = Requirements(cpu_milli=2000, memory_bytes=GIB)

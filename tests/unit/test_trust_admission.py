@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.trust.admission import AdmissionController, Charged, Tolerated
-from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue, read_grant
-from formation_p2p.core.trust.hours import Hours, parse_hours
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.parameters import TrustParameters
-from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used, in_hours, month_of
-from formation_p2p.core.trust.statements import Block
+from formation_p2p.trust.core.admission import AdmissionController, Charged, Tolerated
+from formation_p2p.trust.core.grants import Rights, attenuate, bind, issue, read_grant
+from formation_p2p.trust.core.hours import Hours, parse_hours
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.parameters import TrustParameters
+from formation_p2p.trust.core.quota import NOTHING, Quota, QuotaAccount, Used, in_hours, month_of
+from formation_p2p.trust.core.statements import Block
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, identity
 
 TRUST = TrustParameters()

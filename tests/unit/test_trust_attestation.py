@@ -17,10 +17,10 @@ from formation_p2p.core.errors import (
     OversizedRecord,
 )
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
-from formation_p2p.core.records.codec import encode
-from formation_p2p.core.records.envelope import seal
-from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
-from formation_p2p.core.trust.attestation import (
+from formation_p2p.records.core.codec import encode
+from formation_p2p.records.core.envelope import seal
+from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.trust.core.attestation import (
     LIFE_S,
     MAX_ATTESTATION_BYTES,
     MAX_SUBJECTS,
@@ -28,7 +28,7 @@ from formation_p2p.core.trust.attestation import (
     open_attestation,
     seal_attestation,
 )
-from formation_p2p.core.trust.experience import MEMORY
+from formation_p2p.trust.core.experience import MEMORY
 from tests.support.stories import identity
 
 ALICE = identity("alice")

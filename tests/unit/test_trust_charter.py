@@ -20,13 +20,13 @@ from formation_p2p.core.errors import (
     ReplayedRecord,
 )
 from formation_p2p.core.identity import Identity, peer_id_of
-from formation_p2p.core.records import codec
-from formation_p2p.core.trust import charter as noun
-from formation_p2p.core.trust.charter import EVEN_SHARE, Charter, Member, Region, changes, lines
-from formation_p2p.core.trust.charter_text import charter_text, parse_charter_text
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.trust.root_keys import KeySet, read_key_set, read_signatures
-from formation_p2p.core.trust.signed_charter import (
+from formation_p2p.records.core import codec
+from formation_p2p.trust.core import charter as noun
+from formation_p2p.trust.core.charter import EVEN_SHARE, Charter, Member, Region, changes, lines
+from formation_p2p.trust.core.charter_text import charter_text, parse_charter_text
+from formation_p2p.trust.core.quota import Quota
+from formation_p2p.trust.core.root_keys import KeySet, read_key_set, read_signatures
+from formation_p2p.trust.core.signed_charter import (
     MAX_CHARTER_BYTES,
     MAX_TTL_S,
     SignedCharter,
@@ -38,7 +38,7 @@ from formation_p2p.core.trust.signed_charter import (
     root_keys,
     sign,
 )
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.workload.core.scope import Scope
 from tests.support.stories import identity
 
 NOW = 1_800_000_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Circles, Network, narrowed
-from formation_p2p.core.workload.scope import NOWHERE, Place, Scope
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.trust.core.grants import Rights, issue
+from formation_p2p.trust.core.network import Circles, Network, narrowed
+from formation_p2p.workload.core.scope import NOWHERE, Place, Scope
+from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.stories import ALICE, BOB, identity
 
 ROOT, ANOTHER = identity("root"), identity("another root")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from formation_p2p.core.trust.experience import (
+from formation_p2p.trust.core.experience import (
     APART,
     HALF_LIFE_S,
     LOST_TOGETHER_S,

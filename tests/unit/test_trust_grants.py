@@ -25,13 +25,14 @@ from hypothesis import strategies as st
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust import grants
-from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
-from formation_p2p.core.trust.grants import (
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.trust.core import grants
+from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
+from formation_p2p.trust.core.grants import (
     MAX_BLOCKS,
     MAX_PRIORITY,
     MAX_WEIGHT_MILLI,
@@ -42,10 +43,10 @@ from formation_p2p.core.trust.grants import (
     issue,
     read_grant,
 )
-from formation_p2p.core.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import narrowed
-from formation_p2p.core.trust.quota import (
+from formation_p2p.trust.core.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.network import narrowed
+from formation_p2p.trust.core.quota import (
     MAX_LEASES,
     MAX_MILLI_HOURS,
     UNLIMITED,
@@ -53,9 +54,8 @@ from formation_p2p.core.trust.quota import (
     Used,
     month_of,
 )
-from formation_p2p.core.trust.statements import Block
-from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.scope import NOWHERE, Place
+from formation_p2p.trust.core.statements import Block
+from formation_p2p.workload.core.scope import NOWHERE, Place
 
 ROOT = Identity.from_seed(b"r" * 32)
 OTHER_ROOT = Identity.from_seed(b"o" * 32)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.trust.hours import (
+from formation_p2p.trust.core.hours import (
     MAX_SPANS,
     WEEK_MINUTES,
     Hours,

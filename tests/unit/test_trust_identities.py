@@ -9,10 +9,10 @@ import pytest
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grant_form import Life
-from formation_p2p.core.trust.grants import (
+from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.grant_form import Life
+from formation_p2p.trust.core.grants import (
     Right,
     Rights,
     attenuate,
@@ -21,11 +21,11 @@ from formation_p2p.core.trust.grants import (
     read_grant,
     reissue,
 )
-from formation_p2p.core.trust.membership import KEPT_S, Identities, Membership
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import draft, sign
-from formation_p2p.core.trust.statements import Block
+from formation_p2p.trust.core.membership import KEPT_S, Identities, Membership
+from formation_p2p.trust.core.quota import Quota
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import draft, sign
+from formation_p2p.trust.core.statements import Block
 from tests.support.stories import NEEDS, identity
 
 ROOT = identity("root")

@@ -8,33 +8,33 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.peer.events import AskRenewal, OfferCharter
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
-from formation_p2p.core.records import codec
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grant_form import (
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.peer.core.events import AskRenewal, OfferCharter
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
+from formation_p2p.records.core import codec
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.grant_form import (
     MAX_EXPIRY_UNIX_S,
     Extension,
     GrantForm,
     Life,
     read_form,
 )
-from formation_p2p.core.trust.grants import Right, Rights, attenuate, bind, check, issue, read_grant
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import Network, network_id_of
-from formation_p2p.core.trust.own_grant import GrantOver
-from formation_p2p.core.trust.renewal import extended, renewed, taken
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import SignedCharter, draft, sign
-from formation_p2p.core.trust.split_root import request_of
-from formation_p2p.core.trust.statements import Block
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.trust.core.grants import Right, Rights, attenuate, bind, check, issue, read_grant
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.network import Network, network_id_of
+from formation_p2p.trust.core.own_grant import GrantOver
+from formation_p2p.trust.core.renewal import extended, renewed, taken
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.signed_charter import SignedCharter, draft, sign
+from formation_p2p.trust.core.split_root import request_of
+from formation_p2p.trust.core.statements import Block
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import at, ends, identity, job, only, peer_of
 
 ROOT, IVAN, EVE = identity("root"), identity("ivan"), identity("eve")

@@ -8,14 +8,14 @@ import pytest
 from biscuit_auth import Biscuit
 
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.trust import grants
-from formation_p2p.core.trust.grant_form import GrantForm
-from formation_p2p.core.trust.grant_token import open_token
-from formation_p2p.core.trust.grants import Right, Rights, issue
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.machine.core.capability import Capability, idle
+from formation_p2p.records.core.profile import Profile
+from formation_p2p.trust.core import grants
+from formation_p2p.trust.core.grant_form import GrantForm
+from formation_p2p.trust.core.grant_token import open_token
+from formation_p2p.trust.core.grants import Right, Rights, issue
+from formation_p2p.trust.core.membership import Membership
 from tests.support.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
 
 ROOT = identity("root")

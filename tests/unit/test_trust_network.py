@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.records.codec import encode
-from formation_p2p.core.trust.grants import Right, Rights, check, issue
-from formation_p2p.core.trust.network import MAX_GATES, Network, parse_invite
+from formation_p2p.records.core.codec import encode
+from formation_p2p.trust.core.grants import Right, Rights, check, issue
+from formation_p2p.trust.core.network import MAX_GATES, Network, parse_invite
 
 ROOT, OTHER_ROOT = Identity.from_seed(b"r" * 32), Identity.from_seed(b"o" * 32)
 ALICE, BOB = (Identity.from_seed(name * 32).peer_id for name in (b"a", b"b"))

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.cli.outcomes import retried_in_words, waits_in_words
-from formation_p2p.core.dispatch.job_events import (
+from formation_p2p.command.outcomes import retried_in_words, waits_in_words
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.refusals import Denied, GrantEnded
+from formation_p2p.jobs.core.job_events import (
     Awaited,
     JobWaits,
     RetryReason,
@@ -17,18 +19,16 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.effects import Moment
-from formation_p2p.core.negotiation.messages import LeaseEnded, RequestRefused
-from formation_p2p.core.peer.events import Renewed
-from formation_p2p.core.refusals import Denied, GrantEnded
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
-from formation_p2p.core.trust.grants import Right, Rights, issue
-from formation_p2p.core.trust.network import Network
-from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken, OwnGrant
-from formation_p2p.core.workload.outcome import FailureKind, Succeeded
-from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.node import Clock, SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.leases.core.messages import LeaseEnded, RequestRefused
+from formation_p2p.peer.core.events import Renewed
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.trust.core.grants import Right, Rights, issue
+from formation_p2p.trust.core.network import Network
+from formation_p2p.trust.core.own_grant import GrantEnds, GrantOver, GrantTaken, OwnGrant
+from formation_p2p.workload.core.outcome import FailureKind, Succeeded
+from simulations.simulator.disk import Disk
+from simulations.simulator.node import Clock, SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import (
     at,
     at_work,

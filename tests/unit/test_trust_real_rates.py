@@ -13,9 +13,9 @@ import pytest
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.policies import EXECUTE_MILLI
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.placement.core.policies import EXECUTE_MILLI
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.trust.core.reputation import Reputation
 from tests.support.stories import at
 
 pytestmark = pytest.mark.at_length

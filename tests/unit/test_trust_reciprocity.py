@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.trust.reciprocity import (
+from formation_p2p.trust.core.reciprocity import (
     MAX_ORGS,
     MAX_WORKERS,
     NEWCOMER,
     HoursReceived,
     Reciprocity,
 )
-from formation_p2p.core.trust.shares import Weights
-from formation_p2p.core.workload.scope import NOWHERE, Place
+from formation_p2p.trust.core.shares import Weights
+from formation_p2p.workload.core.scope import NOWHERE, Place
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, at
 
 DAY_S = 24 * 3600

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.back_off import BackOff, Fault
-from formation_p2p.core.negotiation.messages import AskGrant, GrantIssued, GrantRefused, pack, parse
-from formation_p2p.core.negotiation.session import Received, Send, Undelivered
-from formation_p2p.core.peer.events import AskRenewal, Issue, Tick
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
-from formation_p2p.core.peer.renewal import (
+from formation_p2p.core.refusals import Busy, Denied, Gone
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.leases.core.back_off import BackOff, Fault
+from formation_p2p.leases.core.messages import AskGrant, GrantIssued, GrantRefused, pack, parse
+from formation_p2p.leases.core.session import Received, Send, Undelivered
+from formation_p2p.peer.core.events import AskRenewal, Issue, Tick
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
+from formation_p2p.peer.core.renewal import (
     ANSWER_S,
     ISSUE_EVERY_S,
     LOOK_EVERY_S,
@@ -27,11 +28,10 @@ from formation_p2p.core.peer.renewal import (
     Issuer,
     Renewal,
 )
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.refusals import Busy, Denied, Gone
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
-from formation_p2p.core.trust.grants import (
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.trust.core.experience import Experience
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.trust.core.grants import (
     MAX_PRIORITY,
     MAX_WEIGHT_MILLI,
     Right,
@@ -42,16 +42,16 @@ from formation_p2p.core.trust.grants import (
     read_grant,
     reissue,
 )
-from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.network import Network
-from formation_p2p.core.trust.own_grant import GrantOver, GrantTaken
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed, renewed, taken
-from formation_p2p.core.trust.reputation import Reputation
-from formation_p2p.core.trust.statements import Block, read_facts
-from formation_p2p.core.workload.scope import Place
-from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.trust.core.hours import parse_hours
+from formation_p2p.trust.core.network import Network
+from formation_p2p.trust.core.own_grant import GrantOver, GrantTaken
+from formation_p2p.trust.core.quota import Quota
+from formation_p2p.trust.core.renewal import KeepGrant, RenewalFailed, renewed, taken
+from formation_p2p.trust.core.reputation import Reputation
+from formation_p2p.trust.core.statements import Block, read_facts
+from formation_p2p.workload.core.scope import Place
+from simulations.simulator.node import SimNode
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import BOB, at, ends, identity, job, only, passed, peer_of
 
 ROOT = identity("root")

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.placement.policies import EXECUTE_MILLI
-from formation_p2p.core.trust.attestation import (
+from formation_p2p.placement.core.policies import EXECUTE_MILLI
+from formation_p2p.trust.core.attestation import (
     LIFE_S,
     MAX_SUBJECTS,
     Opinion,
     open_attestation,
     seal_attestation,
 )
-from formation_p2p.core.trust.experience import HALF_LIFE_S, MEMORY, Experience
-from formation_p2p.core.trust.parameters import TrustParameters
-from formation_p2p.core.trust.reputation import Reputation, attenuated_milli
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.trust.core.experience import HALF_LIFE_S, MEMORY, Experience
+from formation_p2p.trust.core.parameters import TrustParameters
+from formation_p2p.trust.core.reputation import Reputation, attenuated_milli
+from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.stories import at, identity
 
 TRUST = TrustParameters()

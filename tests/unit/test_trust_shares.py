@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.trust.shares import Account, Lead, Shares, ShareUsed, Weights, account_of
-from formation_p2p.core.workload.scope import Place
+from formation_p2p.trust.core.shares import Account, Lead, Shares, ShareUsed, Weights, account_of
+from formation_p2p.workload.core.scope import Place
 from tests.support.stories import BOB, CAROL, DAVE, at, identity
 
 DAY_S = 24 * 3600

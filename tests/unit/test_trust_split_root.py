@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.records import codec
-from formation_p2p.core.records.pasted_text import pasted_text
-from formation_p2p.core.trust.grant_form import (
+from formation_p2p.records.core import codec
+from formation_p2p.records.core.pasted_text import pasted_text
+from formation_p2p.trust.core.grant_form import (
     MAX_EXPIRY_UNIX_S,
     MAX_ROOT_KEYS,
     Cosigned,
@@ -20,7 +20,7 @@ from formation_p2p.core.trust.grant_form import (
     Life,
     read_form,
 )
-from formation_p2p.core.trust.grants import (
+from formation_p2p.trust.core.grants import (
     Right,
     Rights,
     attenuate,
@@ -29,10 +29,10 @@ from formation_p2p.core.trust.grants import (
     read_grant,
     reissue,
 )
-from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.split_root import (
+from formation_p2p.trust.core.network import parse_invite
+from formation_p2p.trust.core.quota import Quota
+from formation_p2p.trust.core.root_keys import KeySet
+from formation_p2p.trust.core.split_root import (
     GrantRequest,
     is_request,
     parse_request,
@@ -40,7 +40,7 @@ from formation_p2p.core.trust.split_root import (
     request_of,
     root_of,
 )
-from formation_p2p.core.trust.statements import Block
+from formation_p2p.trust.core.statements import Block
 from tests.support.stories import identity
 
 NOW = 1_800_000_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
-from formation_p2p.core.workload.blob import (
+from formation_p2p.workload.core.blob import (
     CHUNK_BYTES,
     DAG_CBOR,
     MAX_BLOB_BYTES,

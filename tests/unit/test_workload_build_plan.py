@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.build_plan import (
+from formation_p2p.features.builds.core.build_plan import (
     CONTEXT,
     MAX_RUN_BYTES,
     MAX_TARGETS,
@@ -22,7 +21,8 @@ from formation_p2p.core.workload.build_plan import (
     script_run,
     wanted_of,
 )
-from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.process import ContainerSpec, ProcessSpec
 
 TOML = """
 [target.lib]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES
 
 CONTEXT = CallContext("cpython-3.11", b"a pickle")
 CODE = Blob(Cid(RAW, digest_of(b"")), 0)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.code_bundle import (
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.code_bundle import (
     MAX_BUNDLE_BYTES,
     MAX_CODE_BYTES,
     MAX_CODE_FILES,

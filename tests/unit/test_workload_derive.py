@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.derive import Stage, derive, told_apart
-from formation_p2p.core.workload.inputs_from import bound
-from formation_p2p.core.workload.memory_estimate import MIN_RUNS, MemoryEstimate, kind_of, learn
-from formation_p2p.core.workload.plan import Plan, PlannedTask, plan_of, tasks_of
-from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
-from formation_p2p.core.workload.work import (
+from formation_p2p.features.builds.core.derive import Stage, derive, told_apart
+from formation_p2p.machine.core.requirements import DEFAULT_MEMORY_BYTES, Requirements
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.inputs_from import bound
+from formation_p2p.workload.core.memory_estimate import MIN_RUNS, MemoryEstimate, kind_of, learn
+from formation_p2p.workload.core.plan import Plan, PlannedTask, plan_of, tasks_of
+from formation_p2p.workload.core.process import ContainerSpec, ProcessSpec, WasmSpec
+from formation_p2p.workload.core.work import (
     MAX_KIND_CHARS,
     MAX_TASKS,
     MIN_MEMORY_BYTES,

@@ -9,17 +9,17 @@ import cbor2
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions, options_of
-from formation_p2p.core.resources.environment import (
+from formation_p2p.machine.core.environment import (
     ENVIRONMENT_CHARS,
     check_environment,
     check_prepared,
     packages_of,
 )
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.blob import RAW, Blob, Cid
-from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.environment import (
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.task_options import CallKwargs, TaskOptions, options_of
+from formation_p2p.workload.core.blob import RAW, Blob, Cid
+from formation_p2p.workload.core.call_context import CallContext
+from formation_p2p.workload.core.environment import (
     MAX_ENVIRONMENT_BYTES,
     MAX_INDEXES,
     MAX_REQUIREMENTS,
@@ -28,9 +28,9 @@ from formation_p2p.core.workload.environment import (
     Environment,
     env_of,
 )
-from formation_p2p.core.workload.plan import plan_of, tasks_of
-from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec
-from formation_p2p.core.workload.work import PythonCall
+from formation_p2p.workload.core.plan import plan_of, tasks_of
+from formation_p2p.workload.core.process import ContainerSpec, ProcessSpec
+from formation_p2p.workload.core.work import PythonCall
 from tests.support.documents import block
 from tests.support.stories import ALICE
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.formfile import (
+from formation_p2p.features.builds.core.formfile import (
     MAX_DIRECTIVES,
     MAX_FORMFILE_CHARS,
     Copy,
@@ -16,6 +15,7 @@ from formation_p2p.core.workload.formfile import (
     parse_formfile,
     run_of,
 )
+from formation_p2p.machine.core.requirements import Requirements
 
 WHOLE = r"""
 # An agent, and what it needs.

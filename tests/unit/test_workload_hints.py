@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.blob import CHUNK_BYTES, DAG_CBOR, RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.hints import (
+from formation_p2p.workload.core.blob import CHUNK_BYTES, DAG_CBOR, RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.hints import (
     MAX_NAMED,
     MAX_NEAR,
     MAX_RTT_MS,

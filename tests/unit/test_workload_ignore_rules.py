@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.ignore_rules import (
+from formation_p2p.workload.core.ignore_rules import (
     MAX_RULE_CHARS,
     MAX_RULES,
     IgnoreRules,

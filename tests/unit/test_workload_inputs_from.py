@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.inputs_from import emptied
-from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
-from formation_p2p.core.workload.work import PythonCall, Task, Work
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.workload.core.inputs_from import emptied
+from formation_p2p.workload.core.process import ContainerSpec, ProcessSpec, WasmSpec
+from formation_p2p.workload.core.work import PythonCall, Task, Work
 
 LARGE = ProcessSpec(("wc", "a.txt"), files_in={"a.txt": b"a" * 1000}, stdin=b"b" * 1000)
 SMALL = ProcessSpec(("wc", "a.txt"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.matrix import (
+from formation_p2p.workload.core.matrix import (
     MAX_PARAMETERS,
     MAX_RULES,
     MAX_VALUE_CHARS,
@@ -22,7 +22,7 @@ from formation_p2p.core.workload.matrix import (
     of_input,
     written,
 )
-from formation_p2p.core.workload.work import MAX_TASKS
+from formation_p2p.workload.core.work import MAX_TASKS
 
 names = st.sampled_from(["lr", "seed", "model", "os"])
 values = st.one_of(st.integers(-3, 3), st.booleans(), st.sampled_from(["a", "b", "0.1"]))

@@ -3,8 +3,8 @@
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.requirements import parse_requirements
-from formation_p2p.core.workload.mix import (
+from formation_p2p.machine.core.requirements import parse_requirements
+from formation_p2p.workload.core.mix import (
     EMPTY_MIX,
     MAX_SHAPES,
     REMEMBERED,

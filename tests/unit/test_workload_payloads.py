@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, KIB, MIB
-from formation_p2p.core.workload.blob import MAX_BLOB_BYTES, RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.inputs_from import changed, work_of
-from formation_p2p.core.workload.parcel import (
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.workload.core.blob import MAX_BLOB_BYTES, RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.inputs_from import changed, work_of
+from formation_p2p.workload.core.parcel import (
     LARGE_BYTES,
     MAX_BUFFERS,
     MAX_RECORD_BYTES,
@@ -25,8 +25,8 @@ from formation_p2p.core.workload.parcel import (
     is_parcel,
     places_of,
 )
-from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.core.workload.process import (
+from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.process import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENTS,
     MAX_FILES,
@@ -40,7 +40,7 @@ from formation_p2p.core.workload.process import (
     ProcessSpec,
     WasmSpec,
 )
-from formation_p2p.core.workload.work import (
+from formation_p2p.workload.core.work import (
     MAX_PAYLOAD_BYTES,
     MAX_RESULT_BYTES,
     PythonCall,

@@ -10,8 +10,8 @@ import pytest
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 
 ALICE = Contact(Identity.from_seed(bytes([1]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/4001",))
 BLOB = Blob(Cid(RAW, digest_of(b"hello")), 5, (ALICE,))

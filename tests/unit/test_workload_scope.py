@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.scope import (
+from formation_p2p.workload.core.scope import (
     EVERYTHING,
     NOWHERE,
     WHOLE_MILLI,

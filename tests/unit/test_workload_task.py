@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.work import (
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.workload.core.work import (
     MAX_KIND_CHARS,
     MAX_PAYLOAD_BYTES,
     MAX_TASK_ID_CHARS,

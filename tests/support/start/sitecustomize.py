@@ -4,6 +4,6 @@ its stacks, as `formation` does."""
 import contextlib
 
 with contextlib.suppress(ImportError):  # an environment without the package
-    from formation_p2p.cli.stacks import print_on_quit
+    from formation_p2p.command.stacks import print_on_quit
 
     print_on_quit()

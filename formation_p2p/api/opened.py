@@ -1,0 +1,401 @@
+"""What a node opens when it is entered, and closes when it is left: its claim on the home, its
+files, the thread with the network stack, what observes it, and its work for others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.api.config import NodeConfig
+from formation_p2p.api.durable import DurableJobs
+from formation_p2p.api.lifecycle import Lifecycle
+from formation_p2p.api.parcels import Packer
+from formation_p2p.content.arrivals import Arrivals
+from formation_p2p.content.memory import PrivateBlobs
+from formation_p2p.content.store import BlobStore
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.drivers.driver import DriverMaker, KeepsEnvironments
+from formation_p2p.drivers.installed import SetUpDrivers, set_up_drivers
+from formation_p2p.drivers.lent import labels_of, lent_folders
+from formation_p2p.drivers.machine import Sandboxing
+from formation_p2p.environments.cache import EnvironmentCache
+from formation_p2p.environments.prepare import with_environment
+from formation_p2p.environments.settings import EnvironmentSettings
+from formation_p2p.environments.uv import can_install
+from formation_p2p.features.gangs.core.network import NETWORK_LABEL
+from formation_p2p.features.gangs.host.device import why_none
+from formation_p2p.features.services.core.events import ServeServices
+from formation_p2p.jobs.checkpoints import job_of
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.machine.claim import Claim, claim
+from formation_p2p.machine.core.bounds import HOST, MAX_LABELS, refuse_host_label, sorted_labels
+from formation_p2p.machine.core.capability import Limits
+from formation_p2p.machine.hardware import Hardware, probe
+from formation_p2p.machine.home import Home
+from formation_p2p.machine.pythons import interpreters
+from formation_p2p.observe.observability import Observability
+from formation_p2p.peer.core.effects import MemberMet, UserEffect
+from formation_p2p.peer.core.events import Serve
+from formation_p2p.peer.runtime import Runtime
+from formation_p2p.peer.runtime_config import RuntimeConfig
+from formation_p2p.peer.shell import Shell
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.reach.core.reached import Reached
+from formation_p2p.reach.mdns import is_wanted
+from formation_p2p.reach.remembered import RememberedPeers
+from formation_p2p.state.charter_file import CharterFile
+from formation_p2p.state.held import HELD, HeldFile
+from formation_p2p.state.member_file import learn_names
+from formation_p2p.state.members import SeenMembers
+from formation_p2p.state.memory_samples import MemoryRecorder, MemorySamples
+from formation_p2p.state.trust import TrustFile
+from formation_p2p.state.usage import USAGE, UsageFile
+from formation_p2p.trust.grant_watch import GrantWatch
+from formation_p2p.workload.core.blob import Blob, Buffer
+from formation_p2p.workload.core.data_rule import DataRule
+from formation_p2p.workload.core.scope import NOWHERE, Scope, ScopeShares, scope_between
+from formation_p2p.workload.core.work import PythonCall
+
+log = logging.getLogger(__name__)
+
+# Reading the hardware takes under a second, unless a GPU's driver hangs.
+PROBE_S: Final = 20.0
+
+Makers = Mapping[str, DriverMaker]
+
+
+class NodeServices:
+    """`open` it once, in a thread, and `close` it in one: that waits until all has ended."""
+
+    def __init__(self, config: NodeConfig, lifecycle: Lifecycle) -> None:
+        self._config = config
+        self._lifecycle = lifecycle
+        self.sizes = MemorySamples(config.home.path)
+        self._recorder = MemoryRecorder(self.sizes)
+        traced = () if config.tracing is None else (config.tracing.observe,)
+        watching = (self._recorder.observe, *traced, *config.observers)
+        self.observability = Observability(config.metrics, watching)
+        self._closing = ExitStack()
+        self._durable: DurableJobs | None = None
+        self._claim: Claim | None = None
+        self._blobs: BlobStore | None = None
+        self._beginning = asyncio.Lock()  # of `serve`
+        self._environments: set[EnvironmentCache] = set()  # of the drivers, once they work
+        self._work: tuple[Serve, Makers, UsageFile] | None = None
+        self._serving: ServeServices | None = None
+        self._runtime: Runtime | None = None
+        self._private = PrivateBlobs()
+        self._name = ""  # until `open`
+        self.held: HeldFile | None = None  # likewise
+        self.arrivals = Arrivals()
+        self.packer = Packer(self._private, lambda: self.contact)
+
+    def open(
+        self,
+        durable: DurableJobs | None,
+        notify: Callable[[Sequence[UserEffect]], None],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        """`durable` are the node's jobs where it has a state; `notify` and `crashed` are as for
+        Runtime. Raises as entering a node does, and leaves nothing open then."""
+        config = self._config
+        self._durable = durable
+        with ExitStack() as closing:
+            self._claim = claimed = claim(config.home, config.network)
+            closing.callback(claimed.release)
+            if config.tracing is not None:
+                closing.callback(config.tracing.close)
+                config.tracing.open()
+            closing.callback(self._recorder.close)
+            self.observability.open(claimed, closing)
+            self._blobs = BlobStore(claimed.blobs, config.cache_bytes)
+            self._blobs.load()
+            self._private.open(claimed.blobs)
+            closing.callback(self._private.close)
+            self.arrivals.folder = claimed.blobs
+            own, network = claimed.identity.peer_id, claimed.network
+            journal = None if durable is None else durable.open(own, closing, config.journal)
+            for holder in self._blobs.durable_holders:
+                # Its job has ended, and the node then, before that was noted.
+                if durable is not None and durable.has_ended(job_of(holder) or holder):
+                    self._blobs.release(holder)
+            closing.callback(self._close_usage)
+            self._name = config.name or config.home.name()
+            trust = TrustFile(claimed.trust, own)
+            closing.callback(trust.close)
+            members = SeenMembers(config.home.path, network)
+            learn_names(config.home.path)
+            members.met(MemberMet(own, self._name, network.grant, cause="itself"))
+            renews = config.parameters.renews
+            grants = GrantWatch(config.home, claimed.index, network, issues=renews)
+            charters = CharterFile(config.home.path, network)
+            self.held = HeldFile(config.home.path / HELD, network.network_id, own)
+            closing.callback(self.held.close)
+            hosted = RuntimeConfig(
+                identity=claimed.identity,
+                network=network,
+                listen=config.listen,
+                announce=config.announce,
+                scratch_root=claimed.scratch,
+                blobs=self._blobs,
+                private=self._private,
+                secrets=claimed.services / "secrets",
+                arrivals=self.arrivals,
+                shares_memory=config.shares_memory,
+                journal=journal,
+                name=self._name,
+                relay=config.relay,
+                reserves=config.reserves,
+                observers=self.observability.observers,
+                reputation=trust.reputation,
+                remembered=RememberedPeers(config.home.path, network, own),
+                mdns=is_wanted(config.listen, network) if config.mdns is None else config.mdns,
+                members=members,
+                keep_grant=grants.keep,
+                charter=charters.load(),
+                keep_charter=charters.keep,
+                parameters=config.parameters,
+            )
+            closing.callback(members.write)
+            started = partial(self._started, (trust, members), grants, (charters, self.held))
+            self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
+            closing.callback(self._runtime.stop)
+            if journal is not None:
+                # First of all: what the peer tells as it leaves is not how its jobs ended.
+                closing.callback(journal.close)
+            self._runtime.start()
+            self._closing = closing.pop_all()
+
+    def close(self) -> None:
+        """Once the durable jobs are stopped."""
+        self._closing.close()
+
+    # While the node is open, else NodeClosed.
+
+    @property
+    def home(self) -> Home:
+        return self._config.home
+
+    @property
+    def contact(self) -> Contact:
+        """Where others reach this node."""
+        runtime, claim = self.entered()
+        return Contact(claim.identity.peer_id, runtime.addresses)
+
+    @property
+    def reached(self) -> Reached:
+        """By which ways others reach this node."""
+        return self.entered()[0].reached
+
+    @property
+    def name(self) -> str:
+        """What this node goes by."""
+        self.entered()
+        return self._name
+
+    def call(self, function: Callable[[Shell], None]) -> None:
+        """Have the node's thread do something."""
+        self.entered()[0].call(function)
+
+    def put(self, path: Path, scope: Scope | None = None, region: str = "") -> Blob:
+        """In a thread. See `Node.put`."""
+        return self._offer(path, self.rule(scope, region))
+
+    def _offer(self, path: Path, rule: DataRule | None = None) -> Blob:
+        me = self.contact
+        return replace(self.blobs.put(path, rule), sources=(me,))
+
+    def rule(self, scope: Scope | None = None, region: str = "") -> DataRule | None:
+        """Of data of this node, where no scope is given by the charter. Who holds it may be in
+        other circles: it is around this node then, and where that is in no such circle, for the
+        parties of its jobs."""
+        runtime, claim = self.entered()
+        place, charter = claim.network.rights.place, runtime.charter
+        if region and charter is not None:
+            charter.check_region(region)
+        if scope is None:
+            scope = Scope.COMMONS if charter is None else charter.scope
+            if scope == Scope.COMMONS and not region:
+                return None
+            if scope_between(place, place) > scope:
+                scope = Scope.LOCAL
+        return DataRule(scope, NOWHERE if scope == Scope.COMMONS else place, region)
+
+    @property
+    def blobs(self) -> BlobStore:
+        """For threads: it blocks on the disk."""
+        self.entered()
+        assert self._blobs is not None, "it is made before the runtime"
+        return self._blobs
+
+    def add(
+        self,
+        content: Buffer,
+        holder: str,
+        rule: DataRule | None = None,
+        *,
+        durable: bool = False,
+    ) -> Blob:
+        """In a thread. Content that this node serves until `holder` is released; see `BlobStore`.
+        Raises LocalError, InvalidInput."""
+        me = self.contact
+        blob = self.blobs.add(content, holder, me.peer_id, rule, durable=durable)
+        return replace(blob, sources=(me,))
+
+    def release(self, holder: str) -> None:
+        """In a thread. See `add`."""
+        self.blobs.release(holder)
+
+    def with_environment(self, options: TaskOptions) -> TaskOptions:
+        """In a thread. See environments/prepare.py."""
+        return with_environment(options, self._config.home.path, self._offer)
+
+    def over(self, job_id: str) -> None:
+        """On the loop: what was held for a job is needed no more, if there is anything."""
+        if self._blobs is not None and self._blobs.is_holder(job_id):
+            asyncio.get_running_loop().run_in_executor(None, self._release, self._blobs, job_id)
+
+    def _release(self, blobs: BlobStore, job_id: str) -> None:
+        try:
+            blobs.release(job_id)
+        except LocalError as error:
+            log.warning("what %s needed is kept for longer: %s", job_id, error)
+
+    def submitted(self, job: Job) -> None:
+        """A job begins, in this thread: here its trace does."""
+        if self._config.tracing is not None:
+            self._config.tracing.submitted(job)
+
+    async def serve(
+        self,
+        drivers: Iterable[str] | Makers,
+        sandbox: Sandboxing,
+        limits: Limits | None,
+        labels: Mapping[str, str] | None,
+        price_micro: int,
+        permissive: bool,
+        shares: ScopeShares,
+        pythons: Iterable[str],
+        environments: EnvironmentSettings | None,
+        bind: Iterable[str],
+    ) -> Hardware:
+        """See `Node.worker`."""
+        scratch, home = self.entered()[1].scratch, self._config.home.path
+        refuse_host_label(labels or {})
+        async with self._beginning:
+            if self._work is not None:
+                raise InvalidInput(
+                    "worker", "this node works already; leave and join to change that"
+                )
+            pythons = tuple(pythons)
+            lent = await asyncio.to_thread(lent_folders, bind)
+            offered = await asyncio.to_thread(interpreters, pythons)
+            makers = (
+                drivers
+                if isinstance(drivers, Mapping)
+                else await asyncio.to_thread(
+                    set_up_drivers, drivers, home, sandbox, pythons, environments, lent
+                )
+            )
+            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                hardware = await asyncio.wait_for(
+                    asyncio.to_thread(probe, scratch, limits), PROBE_S
+                )
+            except TimeoutError:
+                problem = f"the probe took longer than {PROBE_S:.0f} s"
+                raise LocalError(
+                    f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)"
+                ) from None
+            said = (*{**(labels or {}), HOST: self._name}.items(), *labels_of(lent).items())
+            if isinstance(makers, SetUpDrivers) and makers.in_sandbox:
+                room = MAX_LABELS - len(said)
+                said += await asyncio.to_thread(self._network_label, room)
+            pairs = sorted_labels(said)
+            usage = await asyncio.to_thread(UsageFile, home / USAGE)
+            names = tuple(sorted(makers))
+            can = replace(hardware.capability, installs=can_install())
+            if PythonCall.driver in makers:
+                can = replace(can, pythons=tuple(each.python for each in offered.values()))
+            hardware = replace(hardware, capability=can)
+            serve = Serve(hardware.capability, names, pairs, price_micro, (), permissive, shares)
+            self._work = (serve, makers, usage)
+            self.call(self._serve)
+            return hardware
+
+    def serve_services(self, event: ServeServices) -> None:
+        """See `Node.serve_services`."""
+        if self._work is None:
+            raise InvalidInput("serve", "this node does not work; call worker() first")
+        if self._serving is not None:
+            raise InvalidInput("serve", "this node serves already; leave and join to change that")
+        self._serving = event
+        self.call(self._serve_services)
+
+    def _serve_services(self, shell: Shell) -> None:
+        if self._serving is not None:
+            shell.serve_services(self._serving, self.entered()[1].services)
+
+    def _network_label(self, room: int) -> tuple[tuple[str, str], ...]:
+        """Said of a machine whose tasks can be in a network of their gang's own."""
+        why = why_none(self._config.home.path)
+        if why is None and room < 1:
+            why = f"this node has {MAX_LABELS} labels, so that there is none left to say it with"
+        if why is not None:
+            log.info("tasks here can have no network of their gang: %s", why)
+        return () if why is not None else (NETWORK_LABEL,)
+
+    def entered(self) -> tuple[Runtime, Claim]:
+        self._lifecycle.check()
+        assert self._runtime is not None
+        assert self._claim is not None
+        return self._runtime, self._claim
+
+    def _started(
+        self,
+        kept: Iterable[TrustFile | SeenMembers],
+        grants: GrantWatch,
+        watched: Iterable[CharterFile | HeldFile],
+        shell: Shell,
+    ) -> None:
+        """On the node's thread, with each new shell: after a crash it goes on."""
+        self.observability.begin(shell)
+        for file in kept:
+            shell.do(file.keep)
+        shell.do(grants.watch, shell)
+        for each in watched:
+            shell.do(each.watch, shell.peer, shell.feed)
+        if self._durable is not None:
+            self._durable.resume(shell)
+        self._serve(shell)
+
+    def _serve(self, shell: Shell) -> None:
+        if self._work is not None:
+            serve, makers, usage = self._work
+            serve = replace(
+                serve,
+                used=usage.load(),
+                shares_used=usage.load_shares(),
+                hours_received=usage.load_received(),
+            )
+            drivers = {name: make() for name, make in makers.items()}
+            self._environments.update(
+                driver.environments
+                for driver in drivers.values()
+                if isinstance(driver, KeepsEnvironments) and driver.environments is not None
+            )
+            shell.serve(serve, drivers, usage)
+            self._serve_services(shell)
+
+    def _close_usage(self) -> None:
+        if self._work is not None:
+            self._work[2].close()
+        for environments in self._environments:
+            environments.close()

@@ -1,0 +1,219 @@
+"""`formation workers`, `explain` and `profile`: the network's workers, and this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from formation_p2p.command import flags
+from formation_p2p.command.exits import DONE, UNPLACEABLE
+from formation_p2p.command.flags import option
+from formation_p2p.command.interrupt import Interrupt, end_with
+from formation_p2p.command.script import code_of
+from formation_p2p.command.task_flags import PolicyCommand, takes
+from formation_p2p.command.words import put, say
+from formation_p2p.placement.core.task_options import TaskOptionKwargs
+from formation_p2p.placement.policies import options_of
+
+if TYPE_CHECKING:
+    from formation_p2p.core.identity import PeerId
+    from formation_p2p.core.refusals import Refusal
+    from formation_p2p.placement.core.decision import Decision
+    from formation_p2p.records.core.profile import Profile
+
+WORKERS_EPILOG: Final = """
+\b
+Examples:
+  formation workers
+  formation workers --json | jq -r '.workers[].peer_id'
+"""
+EXPLAIN_EPILOG: Final = """
+\b
+Examples:
+  formation explain --needs "gpu=1,gpu.memory=24GB,gpu.cc>=8.0"
+  formation explain --needs cpu=4,driver=process --name nightly-build
+  formation explain --needs gpu=1 --policy 'trust>=0.5 & packed'
+  formation explain --needs cpu=1 --policy scored --hint region=eu-west
+  formation explain --needs gpu=1 --discovery
+  formation explain --env requirements.txt
+  formation explain --script analyse.py
+
+Exit code 3 says that no worker could.
+"""
+PROFILE_EPILOG: Final = """
+\b
+Examples:
+  formation profile
+  formation profile --cpu 4 --memory 8GiB --gpus 0
+"""
+
+
+def workers(
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Show the workers of the network; of a large one, some hundreds.
+
+    Shows the free and total capacity that each worker last announced, up to a minute ago. A worker
+    is shown by its name and the end of its peer id; --json has the whole id. Prices are for a
+    core-hour, and shown if any worker asks one.
+    """
+    place = flags.folder_of(home, join)
+
+    async def show(_: Interrupt) -> int:
+        from formation_p2p.command import as_json as documents
+        from formation_p2p.command import tables
+        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.outcomes import NO_WORKER, asked_again, why_alone
+
+        async with reach(place, own=join is not None) as node:
+            found = await asked_again(node.workers, bool)
+            alone = "" if found else await why_alone(node, place)
+            troubles = await node.troubles()
+        if as_json:
+            put({"workers": [documents.profile(each) for each in found]})
+        elif found:
+            tables.console().print(tables.workers(found))
+        for trouble in troubles:
+            say(f"formation: {trouble}")
+        if alone:
+            say(f"formation: {alone}")
+            return UNPLACEABLE
+        if not found and not troubles:
+            say(f"formation: {NO_WORKER}")
+        return DONE
+
+    end_with(show)
+
+
+ExplainCommand: Final = PolicyCommand
+
+
+@takes("needs", "env", "max_price_micro", "policy", "hints", "scope", defaults={})
+def explain(
+    kwargs: TaskOptionKwargs,
+    name: str = option(
+        "--name", "NAME", "The workers nearest to this name come first.", default="a task"
+    ),
+    discovery: bool = option(
+        "--discovery", "", "Also show where in the DHT the workers were found.", default=False
+    ),
+    script: Path | None = option(
+        "--script",
+        "FILE",
+        "For calls of this Python file's functions; also show what code they take along.",
+    ),
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Show which workers could run a task, in the order of rank, and why the others could not.
+
+    Workers with room come first. The next columns decide from left to right: how far each hint is
+    met, the policy's score and its terms, each from 0 to 1, with its weight below its name if that
+    is not 1. Terms with the same value for all workers stand below the table. Ties are broken by
+    the XOR distance between the task's name and the worker, Kademlia's metric, which is the same on
+    every node. Nothing is run and no worker is asked: this is decided by what workers announced and
+    what this node knows.
+    """
+    place = flags.folder_of(home, join)
+    flags.learn_peers(place, kwargs)
+    options = options_of(kwargs)
+    code, missing = (None, ()) if script is None else code_of(script)
+    if script is not None:
+        from formation_p2p.api.calls import of_calls
+
+        options = replace(options, needs=of_calls(options.needs))
+
+    async def show(_: Interrupt) -> int:
+        from formation_p2p.command import as_json as documents
+        from formation_p2p.command import tables
+        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.outcomes import asked_again, why_empty
+
+        async with reach(place, own=join is not None) as node:
+            ask = partial(node.discover, options.needs, name=name, options=options)
+            found, everyone = await asked_again(
+                lambda: asyncio.gather(ask(), node.workers()), lambda answers: bool(answers[1])
+            )
+            decision = found.decision
+            rejected = _with_unsuited(decision, everyone)
+            why = "" if decision.ranked or rejected else await why_empty(node, place)
+        if as_json:
+            document = documents.decision(decision, rejected)
+            if discovery:
+                document["discovery"] = documents.trace(found.trace)
+            if script is not None:
+                document["code"] = None if code is None else documents.code(code)
+                document["missing"] = list(missing)
+            put(document)
+        else:
+            console = tables.console()
+            if decision.ranked:
+                tables.put_ranked(console, decision)
+                if decision.packages:
+                    console.print(decision.packages)
+            if decision.ranked and rejected:
+                console.print()
+            if rejected:
+                console.print(tables.rejected(rejected))
+            if discovery:
+                console.print()
+                console.print(tables.trace(found.trace))
+            if script is not None:
+                tables.put_code(console, script.name, code, missing)
+        if why:
+            say(f"formation: {why}")
+        return DONE if decision.ranked else UNPLACEABLE
+
+    end_with(show)
+
+
+def _with_unsuited(
+    decision: Decision, everyone: Iterable[Profile]
+) -> tuple[tuple[PeerId, Refusal], ...]:
+    """All workers that could not. Discovery names none of them while it finds suitable ones."""
+    from formation_p2p.machine.core.fits import fits
+
+    rejected: dict[PeerId, Refusal] = dict(decision.rejected)
+    for each in everyone:
+        refusal = fits(decision.needs, each.capability, dict(each.labels), each.drivers)
+        if refusal is not None:
+            rejected.setdefault(each.peer_id, refusal)
+    return tuple(rejected.items())
+
+
+def profile(
+    cpu: str | None = flags.CPU,
+    memory: str | None = flags.MEMORY,
+    storage: str | None = flags.STORAGE,
+    network: int | None = flags.NETWORK,
+    gpus: int | None = flags.GPUS,
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Show what this machine would offer as a worker, and what of that is free.
+
+    Without limits: all cores and GPUs, and the memory and disk space less what is kept for the
+    rest of the machine. Needs no network.
+    """
+    from formation_p2p.command import as_json as documents
+    from formation_p2p.command import tables
+    from formation_p2p.machine.hardware import probe
+    from formation_p2p.machine.home import Home
+
+    limits = flags.limits_of(cpu, memory, storage, network, gpus)
+    # Tasks write below the home, which may not be there yet: on the same disk as its parents.
+    place = Home(home).path
+    found = probe(next(each for each in (place, *place.parents) if each.is_dir()), limits)
+    if as_json:
+        put(documents.hardware(found))
+        return
+    tables.console().print(tables.hardware(found))
+    for note in found.notes:
+        say(f"note: {note}")

@@ -1,0 +1,268 @@
+"""The `formation` command: its subcommands, and how errors become exit codes.
+
+A command is imported when it is called, and the node when the command needs one.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import click
+
+from formation_p2p.command.command import CommandGroup, command_of
+from formation_p2p.command.exits import FAULT, IN_WORDS, SIGNALLED, USAGE, code_of
+from formation_p2p.command.logs import logged
+from formation_p2p.command.words import say
+from formation_p2p.core.errors import FormationError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Of the function that its name says, in this module; the group of the module's commands where
+    `is_group`. The list of commands shows `brief`. The arguments of a program that runs are not
+    ours, from its first word on: `takes_program`."""
+
+    module: str
+    brief: str
+    is_group: bool = False
+    takes_program: bool = False
+
+    def load(self, name: str) -> click.Command:
+        module = importlib.import_module(f"formation_p2p.command.{self.module}")
+        if self.is_group:
+            group: click.Command = module.app
+            return group
+        return command_of(
+            logged(getattr(module, name)),
+            name,
+            getattr(module, f"{name.title()}Command", click.Command),
+            epilog=getattr(module, f"{name.upper()}_EPILOG", None),
+            short_help=self.brief,
+            context_settings={"allow_interspersed_args": not self.takes_program},
+        )
+
+
+_COMMANDS: Final = {
+    "worker": _Command("serve", "Lend this machine to the network until Ctrl-C."),
+    "gate": _Command("gate", "Be the peer through which others join, until Ctrl-C."),
+    "agent": _Command("agent", "Stay in the network, so that commands start at once."),
+    "gateway": _Command("gateway", "Serve the network over HTTP, with a page, until Ctrl-C."),
+    "run": _Command("run", "Run one command on a worker, and wait for it.", takes_program=True),
+    "submit": _Command("submit", "Run the tasks of a TOML file, and wait for them."),
+    "build": _Command("build", "Build what a folder holds, on a worker, and bring it back."),
+    "resume": _Command("resume", "Continue jobs whose program has ended, crashed or been killed."),
+    "jobs": _Command("resume", "List the jobs of a state."),
+    "status": _Command("status", "Show what this machine is, and until when."),
+    "top": _Command("top", "Show jobs, gangs, leases and workers, live."),
+    "gangs": _Command("gangs", "Show the gangs of this machine's nodes."),
+    "logs": _Command("top", "Show the events and the output of jobs."),
+    "story": _Command("story", "Show the way of one task."),
+    "workers": _Command("look", "Show the workers of the network."),
+    "ping": _Command("ping", "Show how a peer is reached, and how fast."),
+    "members": _Command("members", "Show who is in the network."),
+    "explain": _Command("look", "Show which workers could run a task, and why."),
+    "profile": _Command("look", "Show what this machine offers."),
+    "trust": _Command("trust", "Show which peers this machine trusts."),
+    "sizes": _Command("sizes", "Show the memory that tasks used."),
+    "usage": _Command("usage", "Show how this machine was used."),
+    "services": _Command("services", "Show the services of the network, and what is missing."),
+    "service": _Command(
+        "service", "Publish services, end them, see what they print.", is_group=True
+    ),
+    "contribute": _Command("contribute", "Join a network and run what it lacks until Ctrl-C."),
+    "network": _Command(
+        "network", "Create a network, invite others to it, join one.", is_group=True
+    ),
+    "charter": _Command("charter", "The rules that the members of a network make.", is_group=True),
+    "doctor": _Command("doctor.command", "Check this machine and its network."),
+    "version": _Command("version", "Print the version of formation and Python."),
+}
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """By their names; each is imported when it is first looked at."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, click.Command | None] = dict.fromkeys(_COMMANDS)
+
+    def __getitem__(self, name: str) -> click.Command:
+        if (loaded := self._loaded[name]) is None:
+            loaded = self._loaded[name] = _COMMANDS[name].load(name)
+        return loaded
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+
+class _Formation(CommandGroup):
+    """Every error ends as one line on stderr and an exit code."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # Not by `get`, which takes a KeyError of what is imported for a command that is not there.
+        if cmd_name not in self.commands:
+            return None
+        return self.commands[cmd_name]
+
+    # To import every command, for the line that each has in a list, takes a second.
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.brief) for name, each in _COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=each.brief)
+            for name, each in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Outside of `end_with`: nothing was under way.
+            raise click.exceptions.Exit(SIGNALLED + signal.SIGINT) from None
+        except BrokenPipeError:
+            # The reader of our output has closed it. The rest must not be flushed.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(SIGNALLED + signal.SIGPIPE) from None
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        # What is imported stays: to look through it, again and again, is a tenth of a start.
+        gc.disable()
+        stdout = _Stdout.in_place()
+        try:
+            try:
+                return super().main(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except FormationError as error:
+            log.debug("what led to it", exc_info=True)
+            say(f"formation: {error}")
+            sys.exit(code_of(error))
+        except Exception:
+            if stdout is not None and stdout.refused is not None:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+                if isinstance(stdout.refused, BrokenPipeError):
+                    sys.exit(SIGNALLED + signal.SIGPIPE)
+                why = stdout.refused.strerror
+                say(f"formation: stdout: {why}; what was put out is not whole")
+                sys.exit(USAGE)
+            # The last resort: whatever it is, a person gets a line and not a page.
+            log.exception("a fault of this program; please report it")
+            sys.exit(FAULT)
+        finally:
+            # Nor is it looked through when the interpreter ends.
+            gc.freeze()
+
+
+class _Stdout(io.FileIO):
+    """Ours, which notes why it takes no more: `refused`."""
+
+    refused: OSError | None = None
+
+    @classmethod
+    def in_place(cls) -> Self | None:
+        """None where it is not a file."""
+        before = sys.stdout
+        buffer = getattr(before, "buffer", None)
+        if not isinstance(before, io.TextIOWrapper) or not isinstance(
+            getattr(buffer, "raw", buffer), io.FileIO
+        ):
+            return None
+        stdout = cls(before.fileno(), "wb", closefd=False)
+        # A terminal that cannot show a character shows another; no reason to stop.
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(stdout),
+            before.encoding,
+            "replace",
+            line_buffering=before.line_buffering or before.write_through,
+        )
+        return stdout
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.refused = error
+            raise
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from formation_p2p.command.version import version
+
+        version(as_json=False)
+        ctx.exit()
+
+
+app: Final = _Formation(
+    name="formation",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="As `formation version`.",
+        )
+    ],
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="""\
+Run work on whichever of your machines can, with no server in between.
+
+Machines join a network through one that they can all reach, and find each other there.
+Each decides for itself what it lends, and to which peers.
+""",
+    epilog=f"""
+\b
+To begin with, on a machine that the others can reach:
+  formation network create
+  formation gate &
+  formation network invite > join.txt
+\b
+On every other machine:
+  formation network join join.txt
+  formation worker
+\b
+And from any of them:
+  formation run -- hostname
+
+\b
+{IN_WORDS}""",
+)

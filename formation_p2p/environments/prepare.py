@@ -1,0 +1,172 @@
+"""The environment of a job, made of what a person asked for, on the submitter's machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.environments.requirements import python_for, read_env
+from formation_p2p.machine.command import printed_by
+from formation_p2p.machine.core.bounds import shown
+from formation_p2p.machine.core.python import ANY_PYTHON
+from formation_p2p.machine.folders import changed_ns
+from formation_p2p.machine.pythons import own_name
+from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.environment import MAX_WHEELS, Env, Environment
+
+# Of small calls with the same packages that follow each other; a lock has up to 1 MiB.
+_MAX_NAMED: Final = 8
+
+
+def is_at_hand(options: TaskOptions) -> bool:
+    """Whether `with_environment` reads no file and downloads nothing for them."""
+    env = options.env
+    return not isinstance(env, Env) or (
+        not isinstance(env.requirements, str) and env.wheels != "ship"
+    )
+
+
+def with_environment(options: TaskOptions, home: Path, put: Callable[[Path], Blob]) -> TaskOptions:
+    """With an Environment in the place of an Env, and what its tasks need of a worker. Wheels that
+    are to be shipped are downloaded below `home`, and offered to workers with `put`. Takes a
+    moment, and for wheels as long as they do. Wheels are for one version of Python: this process's
+    own, where none is asked for. Raises InvalidInput, LocalError."""
+    if not isinstance(options.env, Env):
+        return options
+    env, needs = options.env, options.needs
+    read = read_env(env)
+    asked = "" if needs.python == ANY_PYTHON else needs.python
+    python = python_for(read.python, asked) or needs.python
+    environment, named = _named(read.lines, (*env.indexes, *read.indexes), python)
+    if env.wheels == "ship":
+        python = python if python not in ("", ANY_PYTHON) else own_name()
+        lines, wheels = wheels_for(environment, python, home / "wheels", env.platform)
+        shipped = tuple((path.name, put(path)) for path in wheels)
+        environment = Environment(lines, wheels=shipped)
+        named = environment.name(python)
+    return replace(options, env=environment, needs=replace(needs, python=python, environment=named))
+
+
+@lru_cache(_MAX_NAMED)
+def _named(
+    lines: tuple[str, ...], indexes: tuple[str, ...], python: str
+) -> tuple[Environment, str]:
+    """Raises InvalidInput."""
+    environment = Environment(lines, indexes)
+    return environment, environment.name(python)
+
+
+# Wheels that travel from the submitter, for workers without a package index.
+#
+# pip resolves and downloads them, by its own configuration; what has no wheel is built here, as pip
+# does. They are for machines like this one, of the same operating system and processor, unless
+# another platform is asked for: then all must be there as wheels.
+
+# PyTorch over a slow line.
+_DOWNLOAD_S: Final = 1800.0
+# Folders of wheels that are kept for workers to fetch, the latest used.
+_MAX_FOLDERS: Final = 32
+_MADE: Final = "requirements.txt"
+# pip says what a build ends with, and then which it was: a compiler's last errors are among these.
+_LAST_LINES: Final = 16
+_NOT_BUILT: Final = re.compile(r"Failed (?:building wheel|to build installable wheels) for (\S+)")
+# By the names that workers announce. Of glibc and macOS what almost all machines have by now; where
+# one is older, uv refuses the wheel there.
+_GNU: Final = tuple(f"manylinux_2_{minor}" for minor in range(28, 4, -1))
+_MUSL: Final = ("musllinux_1_2", "musllinux_1_1")
+_TAGS: Final = {
+    "linux-x86_64-gnu": tuple(f"{each}_x86_64" for each in (*_GNU, "manylinux2014")),
+    "linux-aarch64-gnu": tuple(f"{each}_aarch64" for each in (*_GNU, "manylinux2014")),
+    "linux-x86_64-musl": tuple(f"{each}_x86_64" for each in _MUSL),
+    "linux-aarch64-musl": tuple(f"{each}_aarch64" for each in _MUSL),
+    "darwin-x86_64-none": ("macosx_13_0_x86_64",),  # pip adds the older ones
+    "darwin-arm64-none": ("macosx_13_0_arm64",),
+}
+
+
+def wheels_for(
+    environment: Environment, python: str, root: Path, platform: str = ""
+) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Requirements of exactly these wheels, with their hashes; and the wheels, in a folder below
+    `root` in which they stay. They are for the platform of this machine, or another one. Raises
+    LocalError, InvalidInput."""
+    tags = _tags_of(platform)
+    folder = root / "-".join(filter(None, (environment.name(python), platform)))
+    try:
+        if not (folder / _MADE).exists():
+            _download(environment, python, folder, tags)
+        os.utime(folder)
+        wheels = tuple(sorted(folder.glob("*.whl")))
+        _remove_old(root)
+        if len(wheels) > MAX_WHEELS:
+            raise InvalidInput("env", f"it takes {len(wheels)} wheels, of at most {MAX_WHEELS}")
+        return tuple(map(_requirement, wheels)), wheels
+    except OSError as problem:
+        raise LocalError(f"env: the wheels cannot be kept in {folder}: {problem}") from problem
+
+
+def _tags_of(platform: str) -> tuple[str, ...]:
+    """As pip names what runs there; none for this machine. Raises InvalidInput."""
+    if platform and platform not in _TAGS:
+        known = ", ".join(_TAGS)
+        raise InvalidInput("env.platform", f"{shown(platform)} is none of {known}")
+    return _TAGS[platform] if platform else ()
+
+
+def _download(environment: Environment, python: str, folder: Path, tags: tuple[str, ...]) -> None:
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
+    try:
+        listed = made / _MADE
+        listed.write_text("".join(f"{line}\n" for line in environment.requirements))
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+        command: tuple[str, ...] = ("wheel", "--wheel-dir", str(made))
+        if tags or python != own_name():
+            version = python.partition("-")[2]
+            options = ("--only-binary", ":all:", "--python-version", version, "--dest", str(made))
+            platforms = (word for tag in tags for word in ("--platform", tag))
+            command = ("download", *options, *platforms)
+        indexes = (word for url in environment.indexes for word in ("--extra-index-url", url))
+        try:
+            argv = (*pip, *command, *indexes, "--requirement", str(listed))
+            printed_by(argv, _DOWNLOAD_S, os.environ, last_lines=_LAST_LINES)
+        except LocalError as problem:
+            raise LocalError(f"env: {_why_none(str(problem))}") from problem
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _why_none(said: str) -> str:
+    """Of what pip said last."""
+    if (failed := _NOT_BUILT.search(said)) is not None:
+        hint = "install what it lacks here, or take a version that has a wheel"
+        return f"the wheel of {failed[1]} cannot be built on this machine; {hint}:\n{said}"
+    last = said.rpartition("\n")[2]
+    return f"pip cannot get the wheels ({last}); see that this Python has pip, and pip an index"
+
+
+def _requirement(wheel: Path) -> str:
+    name, version, *_ = wheel.name.split("-")
+    with wheel.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{name}=={version} --hash=sha256:{digest}"
+
+
+def _remove_old(root: Path) -> None:
+    folders = sorted(root.iterdir(), key=changed_ns)
+    for folder in folders[:-_MAX_FOLDERS]:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,93 @@
+"""The gateways of a node. They are above this room, and need the extra `gateway`: the first that is
+asked for imports them by their name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from importlib import import_module
+from typing import Any
+
+from formation_p2p.api.config import NodeConfig
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import NodeClosed
+from formation_p2p.features.services.api.client import ServiceClient
+from formation_p2p.features.services.api.hosting_node import HostingNode
+from formation_p2p.features.services.core.view import ServicesView, view_of
+from formation_p2p.features.services.host.router import WAIT_S
+from formation_p2p.state.http_members import HTTP_MEMBERS, HttpMemberFile
+
+
+class ServiceNode(HostingNode):
+    """The part of `Node` that is about services."""
+
+    def service(
+        self, name: str, *, within_s: float = WAIT_S, sticky: bool = False
+    ) -> ServiceClient:
+        """A service by its name: `async with node.service("llm") as llm: await llm.get("/")`.
+
+        A request waits `within_s` for a replica that takes it. A `sticky` client comes back to the
+        replica that it had last, while that takes one more. Raises InvalidInput.
+        """
+        self._lifecycle.check_loop()
+        return ServiceClient(self._bridge, name, within_s=within_s, sticky=sticky)
+
+    async def services(self) -> ServicesView:
+        """What the network offers, which replicas there are, and what is missing."""
+        self._lifecycle.check_loop()
+        read = await self._bridge.perform(lambda shell: shell.service_reads.read(sure=True))
+        return view_of(read)
+
+
+class GatewayNode(ServiceNode):
+    """The part of `Node` that is about gateways."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        self._gateways: list[Any] = []
+
+    async def gateway(
+        self,
+        listen: str = "127.0.0.1:8080",
+        *,
+        region: str = "",
+        near: Mapping[str, str] | None = None,
+    ) -> str:
+        """Serve services, jobs, the plan's interface and the page over HTTP, until the node is
+        left. Returns its URL. On loopback anyone of this machine may use it, elsewhere who has a
+        token (docs/gateway.md). People of the regions of `near` are sent to those URLs, and who
+        says no region to the nearest; this one is in `region`. Raises InvalidInput, LocalError
+        where that address is taken, ImportError without the extra `gateway`."""
+        self._lifecycle.check_loop()
+        server = import_module("formation_p2p.features.gateway.server")
+        source = import_module("formation_p2p.features.gateway.node_source")
+        nearest = import_module("formation_p2p.features.gateway.nearest").Nearest(
+            region, near or {}
+        )
+        runtime, claim = self._services.entered()
+
+        path = self._services.home.path / HTTP_MEMBERS
+
+        def ping(to: Contact) -> Awaitable[object]:
+            return self._bridge.perform(lambda shell: shell.ping(to))
+
+        seen = source.NodeSource(self, self._bridge.look, self._bridge.call, ping)
+        opened = server.GatewayServer(
+            seen,
+            claim.network,
+            listen,
+            members=seen.members,
+            identity=claim.identity,
+            nearest=nearest,
+            charter=lambda: runtime.charter,
+            file=await asyncio.to_thread(HttpMemberFile, path, claim.network.network_id, listen),
+        )
+        self._gateways.append(await opened.__aenter__())
+        url: str = opened.url
+        return url
+
+    async def _leave(self, closed: NodeClosed) -> None:
+        for each in self._gateways:
+            if not self._lifecycle.loop.is_closed():  # else its connections ended with it
+                await each.close()
+        await super()._leave(closed)

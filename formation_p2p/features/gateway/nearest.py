@@ -1,0 +1,146 @@
+"""Gateways in other regions: who says where it is, or whose proxy does, is sent to the one there.
+The page of anyone else measures which is nearest (`page/nearest.js`).
+
+Only those are known that the gateway's owner has named. A worker that announced one could lead
+people to a page that asks for their tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.features.gateway.client import Head
+from formation_p2p.machine.core.bounds import LABEL, shown
+
+# As a header of a proxy that knows where its clients are, or in the page's address.
+HEADER: Final = b"formation-region"
+QUERY: Final = "region"
+# In the page's address, of people who want this gateway, and of those whom another has sent here:
+# they are not sent on, so that no two gateways can send a person to and fro.
+STAY: Final = "stay"
+FROM: Final = "from"
+# A region is a country at the finest; a page of them.
+MAX_REGIONS: Final = 64
+MAX_URL_CHARS: Final = 256
+# Between two measurements, each a connection; and how long one may take.
+EVERY_S: Final = 60.0
+REACH_S: Final = 5.0
+_PORTS: Final = {"http": 80, "https": 443}
+# A URL of a gateway stands in the page's policy, where `;` and `*` would allow more than itself.
+_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
+
+
+@dataclass(slots=True)
+class Elsewhere:
+    """The gateway of a region. To connect to it from here took `rtt_ms`; None where it is not
+    reached, or was not tried yet."""
+
+    region: str
+    url: str
+    host: str
+    port: int
+    rtt_ms: float | None = None
+
+
+class Nearest:
+    """Of one gateway, which is in `region`; `near` has the URLs of others by their regions. Raises
+    InvalidInput."""
+
+    def __init__(self, region: str = "", near: Mapping[str, str] = {}) -> None:
+        if region:
+            _check_region("region", region)
+        if len(near) > MAX_REGIONS:
+            raise InvalidInput("near", f"names more than {MAX_REGIONS} regions; leave some out")
+        self.region = region
+        self._near = {each: _elsewhere(each, url) for each, url in near.items()}
+        self._due_s = float("-inf")
+
+    def redirect(self, head: Head) -> str | None:
+        """Where the page of this client's region is, if it is not this one."""
+        if head.method not in ("GET", "HEAD") or head.path != "/":
+            return None
+        query = parse_qs(head.query, keep_blank_values=True)
+        if STAY in query or FROM in query:
+            return None
+        asked = query.get(QUERY, [""])[0] or head.header(HEADER)
+        there = self._near.get(asked)
+        return None if there is None or asked == self.region else f"{there.url}/?{STAY}"
+
+    @property
+    def origins(self) -> list[str]:
+        """Of the others, as a policy of browsers names them; it has no way to name one by an
+        address of IPv6."""
+        return sorted({each.url for each in self._near.values() if ":" not in each.host})
+
+    def in_json(self) -> list[dict[str, Any]]:
+        """This one first, then the nearest."""
+        far = sorted(
+            self._near.values(), key=lambda each: (each.rtt_ms is None, each.rtt_ms, each.region)
+        )
+        own = {"region": self.region, "url": "/", "rtt_ms": 0.0, "is_this": True}
+        return [
+            own,
+            *(
+                {"region": x.region, "url": x.url, "rtt_ms": x.rtt_ms, "is_this": False}
+                for x in far
+            ),
+        ]
+
+    async def measure(self) -> None:
+        """How far the others are, where that is due."""
+        if time.monotonic() < self._due_s:
+            return
+        self._due_s = time.monotonic() + EVERY_S
+        await asyncio.gather(*map(_measure, self._near.values()))
+
+
+async def _measure(there: Elsewhere) -> None:
+    began_s = time.monotonic()
+    try:
+        async with asyncio.timeout(REACH_S):
+            _, writer = await asyncio.open_connection(there.host, there.port)
+    except (OSError, TimeoutError):
+        there.rtt_ms = None
+        return
+    there.rtt_ms = round((time.monotonic() - began_s) * 1000, 1)
+    writer.close()
+
+
+def _check_region(field: str, region: str) -> None:
+    if LABEL.fullmatch(region) is None:
+        problem = "is not a region; use letters, digits and . _ -, such as eu-west"
+        raise InvalidInput(field, f"{shown(region)} {problem}")
+
+
+def _elsewhere(region: str, url: str) -> Elsewhere:
+    _check_region("near", region)
+    problem = f"{shown(url)} is not the URL of a gateway; write it like https://eu.example.org"
+    if len(url) > MAX_URL_CHARS or not url.isascii() or not url.isprintable():
+        raise InvalidInput("near", problem)
+    try:
+        parts = urlsplit(url)
+        usual = _PORTS[parts.scheme]
+        port = parts.port or usual
+    except (ValueError, KeyError):
+        raise InvalidInput("near", problem) from None
+    extra = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
+    host = parts.hostname or ""
+    if extra or not (_NAME.fullmatch(host) or _is_ipv6(host)):
+        raise InvalidInput("near", problem)
+    written = (f"[{host}]" if ":" in host else host) + (f":{port}" if port != usual else "")
+    return Elsewhere(region, f"{parts.scheme}://{written}", host, port)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.IPv6Address(host).scope_id is None
+    except ValueError:
+        return False

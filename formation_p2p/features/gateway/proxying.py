@@ -1,0 +1,247 @@
+"""`/service/{name}/{path}`: a request goes to a replica, and its answer back. Heads are read, so
+that connections can be used again; bodies, event streams and WebSockets pass as bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import h11
+
+from formation_p2p.core.errors import FormationError
+from formation_p2p.features.gateway.client import READ_BYTES, Client, ClientLeft, Head, drained
+from formation_p2p.features.gateway.ending import cancelled
+from formation_p2p.features.gateway.forwarding import (
+    Destination,
+    request_headers,
+    response_headers,
+    sent_host,
+    trailers_of,
+)
+from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstreams
+from formation_p2p.features.gateway.sticky import COOKIE, Sticky
+from formation_p2p.features.gateway.streams import Broken, Kept, Stream
+from formation_p2p.features.services.core.resend import IDEMPOTENT
+
+log = logging.getLogger(__name__)
+
+# Of one request, on replicas that break before they answer.
+MAX_TRIES: Final = 3
+
+
+class Proxy:
+    def __init__(self, source: Upstreams, sticky: Sticky) -> None:
+        self._source = source
+        self._sticky = sticky
+        self.kept = Kept()
+
+    async def serve(
+        self, client: Client, head: Head, to: Destination, on_behalf: bytes = b""
+    ) -> tuple[int, str]:
+        """Returns the status, and the replica. Raises ClientLeft."""
+        if to.path is None:  # so that relative links of the service's pages lead to it
+            query = f"?{head.query}" if head.query else ""
+            await client.answer(308, {}, [("location", f"{to.prefix}/{query}")])
+            return 308, ""
+        exchange = _Exchange(client, head, to, self._source.failed, self._sticky, on_behalf)
+        with client.unless_left():
+            return await self._exchanged(client, exchange)
+
+    async def _exchanged(self, client: Client, exchange: _Exchange) -> tuple[int, str]:
+        tries = 0
+        service = exchange.service
+        kept = service, exchange.on_behalf  # no stream serves another caller
+        while True:
+            try:
+                stream = await self._stream(exchange)
+            except ServiceUnavailable as error:
+                return await exchange.refuse(error), ""
+            except FormationError as error:
+                return await exchange.broken(str(error)), ""
+            is_whole = False
+            try:
+                status = await exchange.run(stream)
+                is_whole = exchange.is_reusable
+            except Broken as error:
+                log.debug("a stream to %s broke: %s", service, error)
+                if client.has_begun:
+                    client.abort()
+                    raise ClientLeft from error
+                # One that was idle may have been closed meanwhile, and counts as no try.
+                tries += not stream.is_used
+                if exchange.may_repeat and tries < MAX_TRIES:
+                    continue
+                return await exchange.broken(str(error)), stream.to.replica
+            finally:
+                if is_whole:
+                    stream.http.start_next_cycle()
+                    self.kept.give_back(kept, stream)
+                else:
+                    stream.close()
+            return status, stream.to.replica
+
+    async def _stream(self, exchange: _Exchange) -> Stream:
+        """One that was kept may be at its end without our knowing: it is for what can be sent
+        again."""
+        sticky = exchange.sticky
+        service, of = exchange.service, (exchange.service, exchange.on_behalf)
+        if exchange.may_repeat and (kept := self.kept.take(of, sticky)) is not None:
+            return kept
+        opening = self._source.connect(service, sticky, exchange.caller, exchange.on_behalf)
+        return await self.kept.opened(
+            of, exchange.caller, sticky, opening, takes_used=exchange.may_repeat
+        )
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self,
+        client: Client,
+        head: Head,
+        to: Destination,
+        failed: Callable[[str, str], None],
+        sticky: Sticky,
+        on_behalf: bytes,
+    ) -> None:
+        self.on_behalf = on_behalf
+        self._cookies = sticky
+        named = head.cookie(COOKIE)
+        self.sticky = sticky.replica(to.service, named, time.time()) if named else None
+        """The replica that the client had last."""
+        self._failed = failed
+        self._client = client
+        self._head = head
+        self._to = to
+        self.service = to.service
+        self._has_body = client.has_body
+        self.is_reusable = False
+
+    @property
+    def may_repeat(self) -> bool:
+        return not self._has_body and self._head.method in IDEMPOTENT
+
+    @property
+    def caller(self) -> str:
+        """Who takes turns with the others, where all replicas are full."""
+        return self._client.address
+
+    async def refuse(self, error: ServiceUnavailable) -> int:
+        body = {"service": self.service, "message": str(error)}
+        if error.is_denied:
+            await self._client.answer(403, {"error": "refused", **body})
+            return 403
+        if error.retry_after_s is None:
+            await self._client.answer(404, {"error": "Service not found", **body})
+            return 404
+        again = [("retry-after", str(error.retry_after_s))]
+        await self._client.answer(503, {"error": "Service not available", **body}, again)
+        return 503
+
+    async def broken(self, message: str) -> int:
+        body = {"error": "bad gateway", "service": self.service, "message": message}
+        await self._client.answer(502, body)
+        return 502
+
+    async def run(self, stream: Stream) -> int:
+        """Raises Broken, ClientLeft."""
+        query = f"?{self._head.query}" if self._head.query else ""
+        host = sent_host(self._head, self._to, stream.to.authority)
+        headers = request_headers(self._head, self._to, self._client.address, host)
+        await stream.send(
+            h11.Request(
+                method=self._head.method,
+                target=(stream.to.prefix + (self._to.path or "/") + query).encode("latin-1"),
+                headers=headers,
+            )
+        )
+        if not self._has_body:
+            await stream.send(h11.EndOfMessage())
+            return await self._answer(stream)
+        # A replica may answer before it has read all, and read no more.
+        uploading = asyncio.ensure_future(self._upload(stream))
+        answering = asyncio.ensure_future(self._answer(stream))
+        try:
+            await asyncio.wait((answering, uploading), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and isinstance(failed := uploading.exception(), ClientLeft):
+                raise failed
+            return await answering
+        finally:
+            await cancelled(uploading, answering)
+
+    async def _upload(self, stream: Stream) -> None:
+        while piece := await self._client.piece():
+            await stream.send(h11.Data(data=piece))
+        await stream.send(h11.EndOfMessage(headers=trailers_of(self._client.trailers)))
+
+    async def _answer(self, stream: Stream) -> int:
+        client = self._client
+        response = await stream.event()
+        while isinstance(response, h11.InformationalResponse):
+            if response.status_code == 101:
+                await self._switch(stream, response)
+                return 101
+            if self._head.http_version != b"1.0":
+                links = [each for each in response.headers if each[0] == b"link"]
+                await client.begin(response.status_code, links, bytes(response.reason))
+            response = await stream.event()
+        if not isinstance(response, h11.Response):
+            raise Broken("it sent no response")
+        status = int(response.status_code)
+        if status >= 500:
+            self._failed(self.service, stream.to.replica)
+        cookie = ""
+        if stream.to.replica and stream.to.replica != self.sticky:
+            cookie = self._cookies.cookie(self.service, stream.to.replica, time.time())
+        headers = response_headers(response, self._head, self._to, stream.to, cookie)
+        await client.begin(status, headers, bytes(response.reason))
+        while True:
+            event = stream.at_hand()
+            if event is h11.NEED_DATA:
+                await client.flush()  # it may be long until there is more
+                event = await stream.event()
+            if not isinstance(event, h11.Data):
+                break
+            await client.send(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            raise Broken("it ended in the middle of its response")
+        is_old = self._head.http_version == b"1.0"
+        await client.end([] if is_old else trailers_of(event.headers))
+        done = stream.http.our_state is h11.DONE and stream.http.their_state is h11.DONE
+        self.is_reusable = done
+        return status
+
+    async def _switch(self, stream: Stream, response: Any) -> None:
+        """To WebSocket or whatever both sides agreed on: bytes from here on, each way until it
+        ends."""
+        headers = response_headers(response, self._head, self._to, stream.to)
+        headers += [(k, v) for k, v in response.headers if k == b"upgrade"]
+        headers.append((b"connection", b"upgrade"))
+        await self._client.begin(101, headers, bytes(response.reason))
+        reader, writer, ahead = self._client.raw()
+        there = stream.to
+        writer.write(bytes(stream.http.trailing_data[0]))
+        there.writer.write(ahead)
+        both = [
+            asyncio.ensure_future(_copy(reader, there.writer)),
+            asyncio.ensure_future(_copy(there.reader, writer, self._client.stall_s)),
+        ]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            # WebSocket's end is said in its frames: when one side is gone, so is the connection.
+        finally:
+            writer.close()
+            await cancelled(*both)
+
+
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stall_s: float | None = None
+) -> None:
+    """A replica may be busy for as long as it likes; a client reads within `stall_s`."""
+    while data := await reader.read(READ_BYTES):
+        writer.write(data)
+        await drained(writer, stall_s)

@@ -1,0 +1,364 @@
+"""The server: it listens, bounds its connections, and sends each request where it belongs."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, Self
+
+from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
+from formation_p2p.core.identity import Identity
+from formation_p2p.features.gateway import asgi
+from formation_p2p.features.gateway.access import HEALTH, THE_MACHINE, Access, Refused
+from formation_p2p.features.gateway.app import Gateway
+from formation_p2p.features.gateway.client import (
+    PATIENCE,
+    Client,
+    ClientLeft,
+    Head,
+    Patience,
+    client_of,
+)
+from formation_p2p.features.gateway.ending import fault
+from formation_p2p.features.gateway.forwarding import Destination, destination_of
+from formation_p2p.features.gateway.members import MembersOnly
+from formation_p2p.features.gateway.nearest import Nearest
+from formation_p2p.features.gateway.node_members import NodeMembers
+from formation_p2p.features.gateway.observed import REFRESH_S
+from formation_p2p.features.gateway.pages import Pages
+from formation_p2p.features.gateway.proxying import Proxy
+from formation_p2p.features.gateway.sources import Source
+from formation_p2p.features.gateway.sticky import Sticky
+from formation_p2p.net.transport.addresses import parse_host_and_port
+from formation_p2p.state.http_members import HttpMemberFile
+from formation_p2p.trust.core.charter import Charter
+from formation_p2p.trust.core.grants import read_grant
+from formation_p2p.trust.core.network import Network
+
+log = logging.getLogger(__name__)
+
+# Each has a descriptor, one more to its replica, and 100 KiB at most that it has not read.
+MAX_CONNECTIONS: Final = 1024
+# Of one address that is not this machine's own: a proxy in front of a gateway has some hundreds.
+MAX_OF_ONE_ADDRESS: Final = 256
+BACKLOG: Final = 512
+# For requests under way when the gateway is left; streams that go on are cut then.
+CLOSING_S: Final = 5.0
+# Clients that ask again and again are told by then, with an answer, to connect anew: a connection
+# that is closed while a request is on its way would lose that.
+LINGER_S: Final = 0.5
+_CLOSING_EVERY_S: Final = 0.02
+# Where no descriptor is free: a listener stays readable, and would be asked in every turn.
+_FULL_S: Final = 1.0
+_SWEEP_S: Final = 2.0
+# What needs no token: that a gateway is here, where its network is joined, and which other gateways
+# it has; the page measures these before it asks for a token.
+_PUBLIC: Final = (HEALTH, "/api/network", "/api/gateways")
+
+
+class GatewayServer:
+    """`async with GatewayServer(source, network, listen)`. `listen` is `127.0.0.1:8080` or the
+    like; `address` is what it became. `members` has the node know of what registers
+    here, and `identity` is the node's. Open pages have the network read each `refresh_s`."""
+
+    def __init__(
+        self,
+        source: Source,
+        network: Network | None,
+        listen: str,
+        *,
+        members: NodeMembers | None = None,
+        identity: Identity | None = None,
+        nearest: Nearest | None = None,
+        refresh_s: float = REFRESH_S,
+        patience: Patience = PATIENCE,
+        max_connections: int = MAX_CONNECTIONS,
+        charter: Callable[[], Charter | None] = lambda: None,
+        file: HttpMemberFile | None = None,
+    ) -> None:
+        self._patience = patience
+        self._max_connections = max_connections
+        self._clients: set[Client] = set()
+        self._is_closing = False
+        host, port = parse_listen(listen)
+        self._sockets = _bound(host, port)
+        is_local = all(_is_loopback(each) for each in self._sockets)
+        if network is None and not is_local:
+            self._close_sockets()
+            raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
+        self._charter = charter
+        self._root_public_key = b"" if network is None else network.root_public_key
+        self._access = Access(network, is_local=is_local, charter=charter)
+        self.gateway = Gateway(
+            source, network, refresh_s, is_local=is_local, nearest=nearest, file=file
+        )
+        self.sticky = Sticky(network, identity, charter)
+        self._proxy = Proxy(self.gateway.members, self.sticky)
+        self._relaying = Proxy(MembersOnly(self.gateway.members), self.sticky)
+        self._members = members
+        self._pages = Pages(self.gateway.nearest.origins)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._of: Counter[str] = Counter()
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        try:
+            for each in self._sockets:
+                each.listen(BACKLOG)
+                self._listen(each)
+            self._sweeping = asyncio.create_task(self._sweep())
+            if self._members is not None:
+                self._members.begin(self._relay)
+        except BaseException:
+            self._close_sockets()
+            raise
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Requests that have begun are answered first, for a while; no new ones are taken."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        loop = asyncio.get_running_loop()
+        for each in self._sockets:
+            loop.remove_reader(each)
+        self._close_sockets()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        if self._members is not None:
+            with suppress(NodeClosed):
+                self._members.tell({})
+        for client in self._clients:
+            client.is_last = True
+        await asyncio.sleep(LINGER_S if self._clients else 0)
+        for client in self._clients:
+            if client.is_idle:
+                await client.close()
+        gives_up_s = time.monotonic() + CLOSING_S
+        while self._answering > 0 and time.monotonic() < gives_up_s:  # noqa: ASYNC110 - once
+            await asyncio.sleep(_CLOSING_EVERY_S)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._proxy.kept.close()
+        self._relaying.kept.close()
+        await self.gateway.end()
+        await self.gateway.members.kept.close()
+
+    @property
+    def _answering(self) -> int:
+        """Requests that will end by themselves; the events of an open page do not."""
+        return self.gateway.requests.open - self.gateway.observed.watching
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+    def _listen(self, listener: socket.socket) -> None:
+        if not self._is_closing:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(BACKLOG):
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.warning("no connection is accepted for %g s: %s", _FULL_S, error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                loop.call_later(_FULL_S, self._listen, listener)
+                return
+            connection.setblocking(False)
+            peer = str((connection.getpeername() or ("",))[0]) if _is_connected(connection) else ""
+            many = self._of[peer] >= MAX_OF_ONE_ADDRESS and not _is_loopback_name(peer)
+            if not peer or len(self._tasks) >= self._max_connections or many:
+                connection.close()
+                continue
+            self._of[peer] += 1
+            task = asyncio.ensure_future(self._converse(connection))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._ended, peer))
+
+    def _ended(self, peer: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._of[peer] -= 1
+        if not self._of[peer]:
+            del self._of[peer]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a connection ended by a fault; please report it: %s", fault(error))
+
+    async def _converse(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = await client_of(connection, self._patience)
+        self._clients.add(client)
+        try:
+            while (head := await client.head()) is not None:
+                await self._answer(client, head)
+                if self._is_closing or not client.next():
+                    break
+        except ClientLeft:
+            log.debug("%s left", client.address)
+        finally:
+            self._clients.discard(client)
+            await client.close()
+
+    def _relay(self, service: str, end: socket.socket) -> None:
+        """Another node of the network has a stream to a service that members here serve: requests
+        come on `end`."""
+        if self._is_closing or len(self._tasks) >= self._max_connections:
+            end.close()
+            return
+        task = asyncio.ensure_future(self._relayed(service, end))
+        self._of[service] += 1
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, service))
+
+    async def _relayed(self, service: str, end: socket.socket) -> None:
+        client = await client_of(end, self._patience)
+        self._clients.add(client)
+        try:
+            while (head := await client.head()) is not None:
+                to = Destination(service, head.path, "", is_relayed=True)
+                await self._relaying.serve(client, head, to)
+                if self._is_closing or not client.next():
+                    break
+        except ClientLeft:
+            log.debug("a peer has left %s", service)
+        finally:
+            self._clients.discard(client)
+            await client.close()
+
+    async def _answer(self, client: Client, head: Head) -> None:
+        requests = self.gateway.requests
+        began_s = time.monotonic()
+        requests.open += 1
+        status, replica, caller = 499, "", THE_MACHINE  # as nginx has it for a client that leaves
+        try:
+            refused = self._refused(head, has_body=client.has_body)
+            if refused is not None:
+                body = {"error": "refused", "message": refused.message}
+                extra = [("www-authenticate", "Bearer")] if refused.status == 401 else []
+                await client.answer(refused.status, body, extra)
+                status = refused.status
+            elif (to := destination_of(head, is_local=self._access.is_local)) is not None:
+                caller = self._access.caller(head)
+                status, replica = await self._proxy.serve(client, head, to, caller.on_behalf)
+            elif head.path.startswith("/service/"):
+                message = "write /service/NAME/PATH; names are in /api/services/list"
+                await client.answer(404, {"error": "not found", "message": message})
+                status = 404
+            elif (nearer := self.gateway.nearest.redirect(head)) is not None:
+                await client.answer(307, {"location": nearer}, [("location", nearer)])
+                status = 307
+            elif head.path in self._pages:
+                status = await self._pages.serve(client, head)
+            else:
+                caller = self._access.caller(head)
+                status = await asgi.call(self.gateway.app, client, head, caller)
+        except ClientLeft:
+            raise
+        except Exception as error:  # noqa: BLE001 - any fault of a request is this
+            log.error("a request failed by a fault; please report it: %s", fault(error))
+            status = 500
+            if client.has_begun:
+                client.abort()
+                raise ClientLeft from None
+            await client.answer(500, {"error": "fault", "message": "see the gateway's log"})
+        finally:
+            requests.open -= 1
+            took_s = time.monotonic() - began_s
+            served = time.time(), head.method, head.path, status, took_s, replica, caller.holder
+            requests.served(*served)
+
+    def _refused(self, head: Head, *, has_body: bool) -> Refused | None:
+        # A body is read as a whole: a stranger's is not.
+        is_public = not has_body and (head.path in self._pages or head.path in _PUBLIC)
+        return self._access.refused(head, time.time(), is_public=is_public)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._proxy.kept.sweep()
+            self._relaying.kept.sweep()
+            if (charter := self._charter()) is not None:
+                self._cancel_jobs_of_banned(charter)
+            await self.gateway.nearest.measure()
+            await self.gateway.members.kept.write()
+            if self._members is not None:
+                with suppress(NodeClosed):
+                    self._members.tell(self.gateway.members.shares())
+
+    def _cancel_jobs_of_banned(self, charter: Charter) -> None:
+        """Workers see who has sent a job, which is this node."""
+        for job in self.gateway.jobs.all():
+            if job.on_behalf and not job.is_over:
+                terms = read_grant(job.on_behalf, self._root_public_key)
+                if charter.bans(job.holder, terms.invitation) is not None:
+                    job.cancel()
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8080`, `[::1]:8080`, `localhost:0`. Raises InvalidInput."""
+    return parse_host_and_port("listen", text, 8080)
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Raises LocalError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, target = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(target)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        problem = f"a gateway cannot listen at {where}: {error.strerror or error}"
+        raise LocalError(f"{problem}; choose another address or port") from error
+    return [listener]
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return _is_loopback_name(str(listener.getsockname()[0]))
+
+
+def _is_loopback_name(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    return False
+
+
+def _is_connected(connection: socket.socket) -> bool:
+    try:
+        connection.getpeername()
+    except OSError:
+        connection.close()
+        return False
+    return True

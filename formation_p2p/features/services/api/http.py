@@ -1,0 +1,278 @@
+"""HTTP/1.1 to services, as a transport of httpx.
+
+A stream to a replica is used for one request after another, for a while: to open one takes a round
+trip, and work on both sides. It is not kept for long, since each new one is balanced anew, a
+replica that drains is to lose its callers, and one that nothing uses takes the place of another
+caller's.
+
+A request is sent again where that does no harm: see features/services/core/resend.py. Needs the extra
+`services`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import h11
+import httpx
+
+from formation_p2p.core.errors import RemoteError
+from formation_p2p.core.units import KIB
+from formation_p2p.features.services.api.awaited import Awaited
+from formation_p2p.features.services.core.messages import ServiceError
+from formation_p2p.features.services.core.resend import IDEMPOTENT, may_send_again
+
+if TYPE_CHECKING:
+    from formation_p2p.features.services.api.client import ServiceClient, ServiceConnection
+
+# A stream that nothing uses is closed after so long. It takes the place of another caller's.
+KEEP_S: Final = 2.0
+# One that is in use is not used again after so long: a replica that drains loses its callers within
+# this, and what a new replica takes off the others comes to it.
+REUSE_S: Final = 10.0
+# Kept by one client; more at once are opened for their request alone.
+MAX_KEPT: Final = 64
+# Times that a request is sent, where the replica that took it breaks.
+MAX_TRIES: Final = 3
+READ_BYTES: Final = 64 * KIB
+# A head with the cookies of a large site has 8 KiB.
+MAX_HEAD_BYTES: Final = 64 * KIB
+_SERVER_ERROR: Final = 500
+
+
+def client_of(service: ServiceClient) -> httpx.AsyncClient:
+    """Whose requests go to the service, by paths alone."""
+    return httpx.AsyncClient(
+        transport=ServiceTransport(service),
+        base_url=f"http://{service.name}",
+        timeout=httpx.Timeout(None, connect=service.within_s),
+        trust_env=False,
+    )
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One stream, and where HTTP is on it."""
+
+    connection: ServiceConnection
+    opened_s: float
+    http: h11.Connection = field(
+        default_factory=lambda: h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+    )
+    kept_s: float = 0.0  # since when; 0 where nothing was asked on it before
+
+    async def send(self, event: h11.Event) -> None:
+        data = self.http.send(event)
+        if data:
+            self.connection.writer.write(data)
+            await self.connection.writer.drain()
+
+    async def event(self) -> Any:
+        """The next that the replica says. Raises h11.RemoteProtocolError, OSError, RemoteError."""
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            self.http.receive_data(await self.connection.reader.read(READ_BYTES))
+        return event
+
+    def may_be_kept(self, now_s: float) -> bool:
+        """Whether another request may follow the one that was answered."""
+        if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
+            return False
+        if now_s - self.opened_s >= REUSE_S or self.connection.reader.at_eof():
+            return False
+        self.http.start_next_cycle()
+        self.kept_s = now_s
+        return True
+
+    def may_be_used(self, now_s: float) -> bool:
+        reader = self.connection.reader
+        return (
+            now_s - self.kept_s < KEEP_S
+            and now_s - self.opened_s < REUSE_S
+            and not reader.at_eof()
+            and reader.exception() is None
+        )
+
+
+class ServiceTransport(httpx.AsyncBaseTransport):
+    """Of one service. For httpx, and for what takes its transports."""
+
+    def __init__(self, service: ServiceClient) -> None:
+        self._service = service
+        self._kept: list[_Stream] = []  # the one used last at the end
+        self._under_way: set[_Stream] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._awaited = Awaited(self._drop_kept)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises ServiceError; httpx.ReadTimeout where the caller gave one."""
+        timeouts: dict[str, float | None] = request.extensions.get("timeout", {})
+        # What a program makes as it is sent can be had once.
+        can_again = isinstance(request.stream, httpx.ByteStream)
+        tries = 0
+        while True:
+            tries += 1
+            stream = self._take() or await self._opened(timeouts.get("connect"))
+            self._under_way.add(stream)
+            try:
+                head = await self._exchanged(stream, request, timeouts.get("read"))
+            except (h11.RemoteProtocolError, OSError, RemoteError) as error:
+                self._drop(stream)
+                self._forget(stream)
+                if not stream.kept_s:  # else its program may have closed it while it was idle
+                    self._service.failed(stream.connection.replica)
+                again = may_send_again(
+                    never_ran=isinstance(error, ServiceError) and error.never_ran,
+                    idempotent=request.method in IDEMPOTENT,
+                    answer_began=False,
+                )
+                if again and can_again and tries < MAX_TRIES:
+                    continue
+                raise _broken(self._service.name, error) from error
+            except BaseException:
+                self._drop(stream)  # the caller has left: the replica is told
+                raise
+            if head.status_code >= _SERVER_ERROR:
+                self._service.failed(stream.connection.replica)
+            return httpx.Response(
+                head.status_code,
+                headers=list(head.headers.raw_items()),
+                stream=_Body(self, stream, timeouts.get("read")),
+                extensions={
+                    "http_version": b"HTTP/1.1",
+                    "reason_phrase": bytes(head.reason),
+                    "replica": stream.connection.replica,
+                },
+            )
+
+    async def _opened(self, within_s: float | None) -> _Stream:
+        with self._awaited.waiting():
+            connection = await self._service.connect(within_s=within_s)
+        return _Stream(connection, asyncio.get_running_loop().time())
+
+    async def _exchanged(
+        self, stream: _Stream, request: httpx.Request, read_s: float | None
+    ) -> h11.Response:
+        """The request is sent whole; the head of its answer."""
+        head = h11.Request(
+            method=request.method, target=request.url.raw_path, headers=request.headers.raw
+        )
+        assert isinstance(request.stream, httpx.AsyncByteStream), "the client is not blocking"
+        try:
+            await stream.send(head)
+            async for piece in request.stream:
+                await stream.send(h11.Data(data=piece))
+            await stream.send(h11.EndOfMessage())
+        except OSError:
+            # It has heard enough, and may have said why, or is gone.
+            if stream.connection.reader.at_eof():
+                raise
+        try:
+            async with asyncio.timeout(read_s):
+                while True:
+                    event = await stream.event()
+                    if isinstance(event, h11.Response):
+                        return event
+                    if event is h11.PAUSED:
+                        problem = "it speaks another protocol from here on; use `connect` for that"
+                        raise ServiceError(f"the service {self._service.name}: {problem}")
+                    if isinstance(event, h11.ConnectionClosed):
+                        raise h11.RemoteProtocolError("it has closed the stream without an answer")
+        except TimeoutError as error:
+            problem = f"no answer within {read_s:g} s"
+            raise httpx.ReadTimeout(problem, request=request) from error
+
+    # -- streams that are kept --------------------------------------------------------------------
+
+    def _take(self) -> _Stream | None:
+        now_s = asyncio.get_running_loop().time()
+        while self._kept:
+            stream = self._kept.pop()
+            if stream.may_be_used(now_s):
+                return stream
+            self._drop(stream)
+        return None
+
+    def done(self, stream: _Stream) -> None:
+        """Its answer was read, or its reader has left."""
+        loop = asyncio.get_running_loop()
+        is_full = len(self._kept) >= MAX_KEPT
+        if self._awaited or is_full or not stream.may_be_kept(loop.time()):
+            self._drop(stream)
+            return
+        self._under_way.discard(stream)
+        self._kept.append(stream)
+        if self._sweep is None:
+            self._sweep = loop.call_later(KEEP_S, self._swept)
+
+    def _swept(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        kept, self._kept = self._kept, []
+        for stream in kept:
+            if stream.may_be_used(now_s):
+                self._kept.append(stream)
+            else:
+                self._drop(stream)
+        self._sweep = None if not self._kept else loop.call_later(KEEP_S / 2, self._swept)
+
+    def _forget(self, broken: _Stream) -> None:
+        """The others to that replica are no better."""
+        for stream in list(self._kept):
+            if stream.connection.replica == broken.connection.replica:
+                self._kept.remove(stream)
+                self._drop(stream)
+
+    def _drop(self, stream: _Stream) -> None:
+        self._under_way.discard(stream)
+        stream.connection.abort()
+
+    async def aclose(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for stream in (*self._kept, *self._under_way):
+            self._drop(stream)
+        self._kept.clear()
+
+    def _drop_kept(self) -> None:
+        for stream in self._kept:
+            self._drop(stream)
+        self._kept.clear()
+
+
+class _Body(httpx.AsyncByteStream):
+    """Of an answer, as it comes. To close it before its end has the replica cancel the request."""
+
+    def __init__(self, transport: ServiceTransport, stream: _Stream, read_s: float | None) -> None:
+        self._transport = transport
+        self._stream = stream
+        self._read_s = read_s
+        self._is_over = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                async with asyncio.timeout(self._read_s):
+                    event = await self._stream.event()
+            except TimeoutError as error:
+                raise httpx.ReadTimeout(f"nothing more within {self._read_s:g} s") from error
+            except (h11.RemoteProtocolError, OSError, RemoteError) as error:
+                raise _broken(self._transport._service.name, error) from error
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+            else:
+                return
+
+    async def aclose(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._transport.done(self._stream)
+
+
+def _broken(service: str, error: Exception) -> ServiceError:
+    if isinstance(error, ServiceError):
+        return error
+    return ServiceError(f"the replica of {service} broke amid a request: {error}; ask again")

@@ -1,0 +1,570 @@
+"""The work protocol, `/formation/work/2.0.0`: each message, declared once.
+
+A message is a dataclass with its number, its lane and what each field may be; packing, parsing and
+the lane follow (records/core/schema.py), and the unions at the end say who takes it. `parse` checks
+types, lengths and ranges. Who may say what is for the state tables to judge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import KEY_BITS
+from formation_p2p.core.refusals import PeerRefusal
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.features.quotas.core.quota_voucher import MAX_VOUCHER_BYTES
+from formation_p2p.leases.core.gang_usage import MAX_REPORTS, LeaseUsage
+from formation_p2p.leases.core.held import HeldResources
+from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS
+from formation_p2p.leases.core.outcome_kind import MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS
+from formation_p2p.leases.core.outcome_kind import OUTCOME
+from formation_p2p.leases.core.refusal_kind import REFUSAL
+from formation_p2p.leases.core.roster import MAX_MEMBERS, PEER_ID, Roster
+from formation_p2p.machine.core.bounds import MAX_MEMORY_BYTES, check_host_name
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.placement.core.round_trips import MAX_RTT_US
+from formation_p2p.records.core.codec import MAX_INT, Malformed
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES, MAX_PROFILE_BYTES
+from formation_p2p.records.core.resources import pack_requirements, unpack_requirements
+from formation_p2p.records.core.schema import (
+    Schema,
+    custom,
+    flag,
+    integer,
+    items,
+    octets,
+    optional,
+    pair,
+    record,
+    text,
+)
+from formation_p2p.trust.core.attestation import MAX_ATTESTATION_BYTES
+from formation_p2p.trust.core.quota import Used
+from formation_p2p.workload.core.blob import Cid
+from formation_p2p.workload.core.checkpoint import Checkpoint
+from formation_p2p.workload.core.hints import MAX_NEAR
+from formation_p2p.workload.core.outcome import (
+    MAX_CPU_MS,
+    Ended,
+    Outcome,
+    Usage,
+)
+from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY
+
+# One frame. A payload and a result are at most 8 MiB each; the rest is small.
+MAX_FRAME_BYTES: Final = 16 * MIB
+# One piece of a task's live output; the drivers cut it.
+MAX_OUTPUT_BYTES: Final = 64 * KIB
+# Task ids are `<job>/<index>`, attempts `<task>#<n>`, leases 16 hex digits, devices NVML UUIDs.
+MAX_ID_CHARS: Final = 128
+# Attempts in one message, and in flight under one lease. A scheduler keeps a record of each; many
+# more than hide the longest round trip behind the shortest task would be taken from other workers.
+MAX_WINDOW: Final = 1024
+# In one message: the sender's own, and those of the voices that it heard last. To check the
+# signatures of so many takes two milliseconds.
+MAX_ATTESTATIONS: Final = 8
+# Workers that a gang of 64 members, chosen of three times as many, asks at once.
+MAX_OTHERS: Final = 192
+# A want is needs with labels, eight addresses of a relay's length, and a grant, under a signature.
+MAX_WANT_BYTES: Final = 6 * KIB
+# Peers that are to hear one want that is spread (docs/placement.md).
+MAX_REACH: Final = 300
+# Workers that one quota is counted for, at 60 bytes each.
+MAX_ROWS: Final = 1024
+# A peer id, or 32 digits of a grant's block (trust/core/quota.py).
+_MAX_ACCOUNT_CHARS: Final = 64
+# Thousandths of a core-second in a month: more than all machines of a network have.
+MAX_MILLI_S: Final = 10**17
+# A day: no hold, lease or task limit is longer in one step.
+MAX_MS: Final = 24 * 3600 * 1000
+
+
+def _read_needs(value: object) -> Requirements:
+    """Requirements with a driver: what a grant allows and what is dispatched depend on it."""
+    needs = unpack_requirements(value)
+    if needs.driver == "":
+        raise Malformed("driver", "is not named")
+    return needs
+
+
+def _read_name(value: object) -> object:
+    """Empty where the sender says none."""
+    if value != "":
+        check_host_name("name", value)
+    return value
+
+
+def _read_checkpoint(value: object) -> Checkpoint | None:
+    return None if value is None else Checkpoint.unpack(value)
+
+
+def _pack_checkpoint(checkpoint: Checkpoint | None) -> bytes | None:
+    return None if checkpoint is None else checkpoint.pack()
+
+
+def _make_ended(
+    attempt_id: str, outcome: Outcome, ran_us: int, memory_bytes: int | None, cpu_ms: int | None
+) -> Ended:
+    return Ended(attempt_id, outcome, ran_us, Usage(memory_bytes, cpu_ms))
+
+
+_ID: Final = text(MAX_ID_CHARS)
+_CID: Final = custom(Cid.from_bytes, Cid.to_bytes)
+_PLACE: Final = integer(0, MAX_NEAR - 1)
+_TRIP: Final = pair(integer(0, MAX_OTHERS - 1), integer(1, MAX_RTT_US))
+_ENDED: Final = record(
+    _make_ended,
+    {
+        "attempt_id": _ID,
+        "outcome": OUTCOME,
+        "ran_us": integer(0, MAX_INT),
+        "used.memory_bytes": optional(integer(0, MAX_MEMORY_BYTES)),
+        "used.cpu_ms": optional(integer(0, MAX_CPU_MS)),
+    },
+)
+_USED: Final = record(
+    Used,
+    {"cpu_milli_s": integer(0, MAX_MILLI_S), "gpu_milli_s": integer(0, MAX_MILLI_S)},
+)
+_CHECKPOINT: Final = custom(_read_checkpoint, _pack_checkpoint)
+Id = Annotated[str, _ID]
+Count = Annotated[int, integer(0, MAX_INT)]
+Milliseconds = Annotated[int, integer(0, MAX_MS)]
+Window = Annotated[int, integer(1, MAX_WINDOW)]
+Flag = Annotated[bool, flag()]
+Account = Annotated[str, text(_MAX_ACCOUNT_CHARS)]
+Month = Annotated[str, text(7)]  # such as 2026-11
+
+_WORK: Final[Schema[WorkMessage]] = Schema("work protocol", MAX_FRAME_BYTES)
+
+
+@_WORK.message(1, urgent=True)
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """Would you take work with these needs, on this grant? `request_id` is the asker's own. `near`
+    is data that the work would like to find, `name` that of the asker's node. For a member of a
+    gang, `others` are asked too, as far as it matters how far they are, and `ticket` is when the
+    gang began to seek; 0 for other work."""
+
+    request_id: Count
+    needs: Annotated[Requirements, custom(_read_needs, pack_requirements)]
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+    priority: Annotated[int, integer(0, MAX_PRIORITY)] = 0
+    near: Annotated[tuple[Cid, ...], items(_CID, MAX_NEAR)] = ()
+    name: Annotated[str, custom(_read_name)] = ""
+    others: Annotated[tuple[PeerId, ...], items(PEER_ID, MAX_OTHERS)] = ()
+    ticket: Count = 0
+
+
+@_WORK.message(2, urgent=True)
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Yes: this much is held softly under `lease_id` for `hold_ms`, until it is committed.
+
+    `price_micro` is what it costs, in the unit of the worker's profile. `there` are the places, in
+    the request's `near`, of the data that the worker has. `trips_us` are the round trips that it
+    has measured to the request's `others`, by their places. A worker that was not asked, and
+    answers a want, shows its signed `profile`.
+    """
+
+    request_id: Count
+    lease_id: Id
+    holds: Annotated[HeldResources, record(HeldResources)]
+    price_micro: Count
+    hold_ms: Milliseconds
+    there: Annotated[tuple[int, ...], items(_PLACE, MAX_NEAR)] = ()
+    trips_us: Annotated[tuple[tuple[int, int], ...], items(_TRIP, MAX_OTHERS)] = ()
+    profile: Annotated[bytes | None, octets(MAX_PROFILE_BYTES, trailing=True)] = None
+
+
+@_WORK.message(3, urgent=True)
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    request_id: Count
+    refusal: Annotated[PeerRefusal, REFUSAL]
+
+
+@_WORK.message(4, urgent=True)
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """With a `voucher` (quota_voucher.py) where the grant's hours are those of all workers."""
+
+    lease_id: Id
+    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
+
+
+@_WORK.message(5, urgent=True)
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """The hold is hard for `ttl_ms` from now. `fence` grows with every lease of this worker,
+    and goes with everything done under the lease (Gray and Cheriton's leases, with fencing
+    tokens). `window` is how many attempts may be under way at once: dispatched, and their
+    results not yet acknowledged."""
+
+    lease_id: Id
+    fence: Count
+    ttl_ms: Milliseconds
+    window: Window
+
+
+@_WORK.message(6, urgent=True)
+@dataclass(frozen=True, slots=True)
+class CommitRefused:
+    lease_id: Id
+    refusal: Annotated[PeerRefusal, REFUSAL]
+
+
+@_WORK.message(7, urgent=True)
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """With a `grant` where the owner has another one than the lease was asked for on, and a
+    `voucher` as in Commit."""
+
+    lease_id: Id
+    fence: Count
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)] = b""
+    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
+
+
+@_WORK.message(8, urgent=True)
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """`ttl_ms` counts from the renewal, not from the old expiry. `window` is as in Leased. With
+    `yields_ms` the lease gives way to an equal: what runs may end within this time, and nothing new
+    is to come. Where nothing was asked for, that is all it says, and `ttl_ms` is 0."""
+
+    lease_id: Id
+    ttl_ms: Milliseconds
+    window: Window
+    yields_ms: Annotated[int | None, integer(0, MAX_MS, trailing=True)] = None
+
+
+@_WORK.message(9)
+@dataclass(frozen=True, slots=True)
+class LeaseEnded:
+    """The lease has ended, and nothing runs under it: expired, unknown, preempted, or the
+    worker leaves."""
+
+    lease_id: Id
+    refusal: Annotated[PeerRefusal, REFUSAL]
+
+
+@_WORK.message(10, urgent=True)
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The owner needs the lease (or the offer) no longer; or it waits no more for what it was
+    refused, by its `waiting_id`. An older node, which has no such lease, takes no notice."""
+
+    lease_id: Id
+
+
+def waiting_id(request_id: int) -> str:
+    """The name of a request that was refused: that of no lease, whose name has no space."""
+    return f"request {request_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt to run. `shared_blob` numbers what its task shares with others, 0 for nothing;
+    `timeout_ms` 0 means none. It goes on from the `checkpoint`, if there is one."""
+
+    attempt_id: Id
+    shared_blob: Count
+    payload: Annotated[bytes, octets(MAX_PAYLOAD_BYTES)]
+    timeout_ms: Milliseconds
+    checkpoint: Annotated[Checkpoint | None, _CHECKPOINT] = None
+
+
+@_WORK.message(11)
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Run these under the lease, in order, after what was dispatched before.
+
+    `shared_blobs` are those that no Dispatch has brought under this lease yet, by number; the
+    worker keeps them (see `in_flight.py` for how long). A driver reads one with a payload.
+    """
+
+    lease_id: Id
+    fence: Count
+    shared_blobs: Annotated[
+        tuple[tuple[int, bytes], ...],
+        items(pair(integer(1, MAX_INT), octets(MAX_PAYLOAD_BYTES)), MAX_SHARED_BLOBS),
+    ]
+    assignments: Annotated[tuple[Assignment, ...], items(record(Assignment), MAX_WINDOW)]
+
+
+@_WORK.message(12)
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    lease_id: Id
+    attempt_id: Id
+
+
+@_WORK.message(13)
+@dataclass(frozen=True, slots=True)
+class TaskOutput:
+    """Without data it asks for an OutputRead."""
+
+    lease_id: Id
+    attempt_id: Id
+    is_stderr: Flag
+    data: Annotated[bytes, octets(MAX_OUTPUT_BYTES)]
+
+
+@_WORK.message(32)
+@dataclass(frozen=True, slots=True)
+class OutputRead:
+    """Answers a TaskOutput without data, by which a worker asks whether it is to wait for a reader.
+    There is one; or, with `more`, it has read all that came before. An older node, whose output is
+    cut, never asks, and never answers."""
+
+    lease_id: Id
+    attempt_id: Id
+    more: Flag
+
+
+@_WORK.message(14)
+@dataclass(frozen=True, slots=True)
+class TasksEnded:
+    """Kept by the worker until each is acknowledged, and sent again where it may be lost."""
+
+    lease_id: Id
+    fence: Count
+    ended: Annotated[tuple[Ended, ...], items(_ENDED, MAX_WINDOW)]
+
+
+@_WORK.message(15)
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop these, where `begun` also those that have begun: with `grace_ms` these are given notice,
+    and so long to save what they have. Each still ends in TasksEnded."""
+
+    lease_id: Id
+    attempt_ids: Annotated[tuple[str, ...], items(_ID, MAX_WINDOW)]
+    begun: Flag
+    grace_ms: Milliseconds = 0
+
+
+@_WORK.message(16)
+@dataclass(frozen=True, slots=True)
+class ResultAck:
+    """The scheduler has these results; the worker may forget them."""
+
+    lease_id: Id
+    attempt_ids: Annotated[tuple[str, ...], items(_ID, MAX_WINDOW)]
+
+
+@_WORK.message(17)
+@dataclass(frozen=True, slots=True)
+class AskOpinions:
+    """What do you, and those you listen to, think of others? Asked on this grant."""
+
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+
+
+@_WORK.message(18)
+@dataclass(frozen=True, slots=True)
+class Opinions:
+    """Each signed by its author (trust/core/attestation.py)."""
+
+    attestations: Annotated[
+        tuple[bytes, ...], items(octets(MAX_ATTESTATION_BYTES), MAX_ATTESTATIONS)
+    ]
+
+
+@_WORK.message(19)
+@dataclass(frozen=True, slots=True)
+class AskGrant:
+    """Renew this grant of mine."""
+
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+
+
+@_WORK.message(20)
+@dataclass(frozen=True, slots=True)
+class GrantIssued:
+    """The grant that was asked for; its asker checks it."""
+
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+
+
+@_WORK.message(21)
+@dataclass(frozen=True, slots=True)
+class GrantRefused:
+    refusal: Annotated[PeerRefusal, REFUSAL]
+
+
+@_WORK.message(22)
+@dataclass(frozen=True, slots=True)
+class Enlist:
+    """The lease is that of a gang's member with this rank: who its members are, from now on."""
+
+    lease_id: Id
+    fence: Count
+    rank: Annotated[int, integer(0, MAX_MEMBERS - 1)]
+    roster: Annotated[Roster, record(Roster)]
+
+
+@_WORK.message(30)
+@dataclass(frozen=True, slots=True)
+class TaskCheckpoint:
+    """An attempt has saved this, and I have it. Told once: the next one replaces it."""
+
+    lease_id: Id
+    fence: Count
+    attempt_id: Id
+    checkpoint: Annotated[Checkpoint, custom(Checkpoint.unpack, Checkpoint.pack)]
+
+
+@_WORK.message(31)
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The lease ends in `ends_ms`, or sooner once it is given back, and nothing more begins under
+    it. What has not begun comes back; what runs has been told to save what it has, and ends in
+    TasksEnded as all do.
+
+    Without a `lease_id`, and with 0 for the fence, the sender itself leaves then: what it holds for
+    the receiver, who may have no lease of it, is to be held elsewhere. An older node, which has no
+    such lease, takes no notice."""
+
+    lease_id: Id
+    fence: Count
+    ends_ms: Milliseconds
+    refusal: Annotated[PeerRefusal, REFUSAL]
+
+
+@_WORK.message(23)
+@dataclass(frozen=True, slots=True)
+class ReportUsage:
+    """What members of the receiver's gangs use, by the leases that it has of the sender. Told every
+    few seconds, and not again where it is lost."""
+
+    reports: Annotated[tuple[LeaseUsage, ...], items(record(LeaseUsage), MAX_REPORTS)]
+
+
+@_WORK.message(40, urgent=True)
+@dataclass(frozen=True, slots=True)
+class LeaveWant:
+    """Keep this want of mine (wants/core/want.py), for workers that announce themselves to
+    you."""
+
+    want: Annotated[bytes, octets(MAX_WANT_BYTES)]
+
+
+@_WORK.message(41, urgent=True)
+@dataclass(frozen=True, slots=True)
+class HandWant:
+    """You have announced room, and this is wanted: offer it to the author, if you like."""
+
+    want: Annotated[bytes, octets(MAX_WANT_BYTES)]
+
+
+@_WORK.message(42, urgent=True)
+@dataclass(frozen=True, slots=True)
+class SpreadWant:
+    """Answer this want, if you like, and pass it on to the peers that share `depth` bits of their
+    keys with yours, so that `reach` hear it, with you."""
+
+    want: Annotated[bytes, octets(MAX_WANT_BYTES)]
+    depth: Annotated[int, integer(0, KEY_BITS)]
+    reach: Annotated[int, integer(1, MAX_REACH)]
+
+
+@_WORK.message(50, urgent=True)
+@dataclass(frozen=True, slots=True)
+class AskSlice:
+    """Let me have used so much of this account in this month, in all: the newest `sequence` of mine
+    counts. To have more than before takes a voucher of the grant's bearer."""
+
+    account: Account
+    month: Month
+    sequence: Count
+    wanted: Annotated[Used, _USED]
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
+
+
+@_WORK.message(51, urgent=True)
+@dataclass(frozen=True, slots=True)
+class SliceAnswer:
+    """Whether I have noted that; how much of it you could have, and how much of the account is
+    handed out to all."""
+
+    account: Account
+    month: Month
+    sequence: Count
+    is_kept: Flag
+    could: Annotated[Used, _USED]
+    total: Annotated[Used, _USED]
+
+
+@_WORK.message(52)
+@dataclass(frozen=True, slots=True)
+class AskAccount:
+    """What have you noted of this account? Asked by one that is to keep it too, on this grant."""
+
+    account: Account
+    month: Month
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRow:
+    """What a worker may use of an account, in all, as of its newest request."""
+
+    worker: Annotated[PeerId, PEER_ID]
+    sequence: Count
+    used: Annotated[Used, _USED]
+
+
+@_WORK.message(53)
+@dataclass(frozen=True, slots=True)
+class AccountRows:
+    """What I have noted of an account; `is_known` is false where I was never asked for any."""
+
+    account: Account
+    month: Month
+    is_known: Flag
+    rows: Annotated[tuple[SliceRow, ...], items(record(SliceRow), MAX_ROWS)]
+
+
+# Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
+ToWorker = (
+    PlacementRequest
+    | Commit
+    | Renew
+    | Release
+    | Dispatch
+    | Cancel
+    | ResultAck
+    | OutputRead
+    | Enlist
+)
+ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
+ToScheduler = TaskStarted | TaskOutput | TasksEnded | TaskCheckpoint | Notice
+ToOwner = ReportUsage
+ToPeer = AskOpinions | Opinions
+ToMember = AskGrant | GrantIssued | GrantRefused
+ToListener = LeaveWant | HandWant | SpreadWant
+ToHolder = AskSlice | AskAccount | AccountRows
+WorkMessage = (
+    ToWorker
+    | ToLessee
+    | ToScheduler
+    | ToOwner
+    | ToPeer
+    | ToMember
+    | ToListener
+    | ToHolder
+    | SliceAnswer
+)
+
+pack = _WORK.pack
+parse = _WORK.parse
+
+
+def is_urgent(message: WorkMessage) -> bool:
+    """Whether it goes ahead of large frames: what keeps a lease, or comes before there is one."""
+    return type(message) in _WORK.urgent

@@ -1,0 +1,84 @@
+"""Who belongs to a gang: what its owner tells each member of the others.
+
+A gang is a set of leases that one scheduler holds together, each under a rank. A member opens a
+stream only to a member of the roster, and takes one only from such a peer: the peer id is proved by
+the connection, the fencing token by the roster. What a roster allows ends with the lease under
+which it came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Final
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId, peer_id_to_bytes
+from formation_p2p.records.core.addresses import MAX_ADDRESSES, address_bytes, read_addresses
+from formation_p2p.records.core.codec import MAX_INT, Malformed, take_bytes, take_list
+from formation_p2p.records.core.resources import take_peer_id
+from formation_p2p.records.core.schema import custom, flag, integer, items, record, text
+
+# Each member keeps a connection to each other: more would be more than half of those that a node
+# keeps (net/limits.py).
+MAX_MEMBERS: Final = 64
+# 16 bytes in hex, half of them random (features/gangs/core/gang_id.py): another gang's is not guessed, and
+# never the same.
+GANG_ID_CHARS: Final = 32
+
+PEER_ID: Final = custom(partial(take_peer_id, field="peer id"), peer_id_to_bytes)
+
+
+def _read_contact(value: object) -> Contact:
+    parts = take_list(value, "contact", 1 + MAX_ADDRESSES)
+    if not parts:
+        raise Malformed("contact", "names no peer")
+    peer, *addresses = parts
+    return Contact(
+        take_peer_id(peer, "peer id"),
+        read_addresses(take_bytes(x, "address", 256) for x in addresses),
+    )
+
+
+def _pack_contact(contact: Contact) -> list[bytes]:
+    addresses = contact.addresses[:MAX_ADDRESSES]
+    return [peer_id_to_bytes(contact.peer_id), *(address_bytes(each) for each in addresses)]
+
+
+_CONTACT: Final = custom(_read_contact, _pack_contact)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """`fence` is the token of the lease that it is a member by."""
+
+    rank: Annotated[int, integer(0, MAX_MEMBERS - 1)]
+    contact: Annotated[Contact, _CONTACT]
+    fence: Annotated[int, integer(0, MAX_INT)]
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.contact.peer_id
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The `members` of a gang of `size` ranks, by rank; one that is being replaced is left out.
+    `sequence` grows with each change. `has_network` where the members share a network of their own.
+    """
+
+    gang_id: Annotated[str, text(GANG_ID_CHARS)]
+    sequence: Annotated[int, integer(1, MAX_INT)]
+    size: Annotated[int, integer(1, MAX_MEMBERS)]
+    owner: Annotated[Contact, _CONTACT]
+    members: Annotated[tuple[Member, ...], items(record(Member), MAX_MEMBERS)]
+    has_network: Annotated[bool, flag()] = False
+
+    def __post_init__(self) -> None:
+        """Raises Malformed."""
+        ranks = [each.rank for each in self.members]
+        if ranks != sorted(set(ranks)) or any(rank >= self.size for rank in ranks):
+            raise Malformed("members", "are not in order of their ranks, each below the size")
+
+    def member(self, rank: int) -> Member | None:
+        return next((each for each in self.members if each.rank == rank), None)
