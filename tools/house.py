@@ -156,7 +156,7 @@ def figures() -> list[Figure]:
         # system calls, the relay of package indexes, and acting for others by what they may; what
         # outlives a power cut, secrets, logs and programs beside replicas, output without a bound,
         # and results that are instances of the caller's classes.
-        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 121_100),
+        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 118_800),
         Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 118_100),
         Figure("files over 650 lines", len(long), 12, 1, long),
         Figure("patched constants", len(constants), 102, 10, constants),

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """Of the function that its name says, in this module; the group of the module's commands where
-    `is_group`. The list of commands shows `brief`. The arguments of a program that runs are not
-    ours, from its first word on: `takes_program`."""
+    """Of the function that its name says, in this module of the package; the group of the module's
+    commands where `is_group`. The list of commands shows `brief`. The arguments of a program that
+    runs are not ours, from its first word on: `takes_program`."""
 
     module: str
     brief: str
@@ -42,7 +42,7 @@ class _Command:
     takes_program: bool = False
 
     def load(self, name: str) -> click.Command:
-        module = importlib.import_module(f"formation_p2p.command.{self.module}")
+        module = importlib.import_module(f"formation_p2p.{self.module}")
         if self.is_group:
             group: click.Command = module.app
             return group
@@ -57,39 +57,58 @@ class _Command:
 
 
 _COMMANDS: Final = {
-    "worker": _Command("serve", "Lend this machine to the network until Ctrl-C."),
-    "gate": _Command("gate", "Be the peer through which others join, until Ctrl-C."),
-    "agent": _Command("agent", "Stay in the network, so that commands start at once."),
-    "gateway": _Command("gateway", "Serve the network over HTTP, with a page, until Ctrl-C."),
-    "run": _Command("run", "Run one command on a worker, and wait for it.", takes_program=True),
-    "submit": _Command("submit", "Run the tasks of a TOML file, and wait for them."),
-    "build": _Command("build", "Build what a folder holds, on a worker, and bring it back."),
-    "resume": _Command("resume", "Continue jobs whose program has ended, crashed or been killed."),
-    "jobs": _Command("resume", "List the jobs of a state."),
-    "status": _Command("status", "Show what this machine is, and until when."),
-    "top": _Command("top", "Show jobs, gangs, leases and workers, live."),
-    "gangs": _Command("gangs", "Show the gangs of this machine's nodes."),
-    "logs": _Command("top", "Show the events and the output of jobs."),
-    "story": _Command("story", "Show the way of one task."),
-    "workers": _Command("look", "Show the workers of the network."),
-    "ping": _Command("ping", "Show how a peer is reached, and how fast."),
-    "members": _Command("members", "Show who is in the network."),
-    "explain": _Command("look", "Show which workers could run a task, and why."),
-    "profile": _Command("look", "Show what this machine offers."),
-    "trust": _Command("trust", "Show which peers this machine trusts."),
-    "sizes": _Command("sizes", "Show the memory that tasks used."),
-    "usage": _Command("usage", "Show how this machine was used."),
-    "services": _Command("services", "Show the services of the network, and what is missing."),
+    "worker": _Command("command.serve", "Lend this machine to the network until Ctrl-C."),
+    "gate": _Command("command.gate", "Be the peer through which others join, until Ctrl-C."),
+    "agent": _Command("command.agent", "Stay in the network, so that commands start at once."),
+    "gateway": _Command(
+        "features.gateway.commands.gateway",
+        "Serve the network over HTTP, with a page, until Ctrl-C.",
+    ),
+    "run": _Command(
+        "command.run", "Run one command on a worker, and wait for it.", takes_program=True
+    ),
+    "submit": _Command("command.submit", "Run the tasks of a TOML file, and wait for them."),
+    "build": _Command(
+        "features.builds.commands.build",
+        "Build what a folder holds, on a worker, and bring it back.",
+    ),
+    "resume": _Command(
+        "command.resume", "Continue jobs whose program has ended, crashed or been killed."
+    ),
+    "jobs": _Command("command.resume", "List the jobs of a state."),
+    "status": _Command("command.status", "Show what this machine is, and until when."),
+    "top": _Command("command.top", "Show jobs, gangs, leases and workers, live."),
+    "gangs": _Command("features.gangs.commands.gangs", "Show the gangs of this machine's nodes."),
+    "logs": _Command("command.top", "Show the events and the output of jobs."),
+    "story": _Command("command.story", "Show the way of one task."),
+    "workers": _Command("command.look", "Show the workers of the network."),
+    "ping": _Command("command.ping", "Show how a peer is reached, and how fast."),
+    "members": _Command("command.members", "Show who is in the network."),
+    "explain": _Command("command.look", "Show which workers could run a task, and why."),
+    "profile": _Command("command.look", "Show what this machine offers."),
+    "trust": _Command("command.trust", "Show which peers this machine trusts."),
+    "sizes": _Command("command.sizes", "Show the memory that tasks used."),
+    "usage": _Command("command.usage", "Show how this machine was used."),
+    "services": _Command(
+        "features.services.commands.services",
+        "Show the services of the network, and what is missing.",
+    ),
     "service": _Command(
-        "service", "Publish services, end them, see what they print.", is_group=True
+        "features.services.commands.service",
+        "Publish services, end them, see what they print.",
+        is_group=True,
     ),
-    "contribute": _Command("contribute", "Join a network and run what it lacks until Ctrl-C."),
+    "contribute": _Command(
+        "command.contribute", "Join a network and run what it lacks until Ctrl-C."
+    ),
     "network": _Command(
-        "network", "Create a network, invite others to it, join one.", is_group=True
+        "command.network", "Create a network, invite others to it, join one.", is_group=True
     ),
-    "charter": _Command("charter", "The rules that the members of a network make.", is_group=True),
-    "doctor": _Command("doctor.command", "Check this machine and its network."),
-    "version": _Command("version", "Print the version of formation and Python."),
+    "charter": _Command(
+        "command.charter", "The rules that the members of a network make.", is_group=True
+    ),
+    "doctor": _Command("command.doctor.command", "Check this machine and its network."),
+    "version": _Command("command.version", "Print the version of formation and Python."),
 }
 
 

@@ -62,7 +62,7 @@ _GPU_SOFTWARE: Final[Mapping[str, tuple[str, ...]]] = {
     AMD: ("opt/rocm*", "opt/amdgpu", "sys/module/amdgpu"),
     INTEL: ("opt/intel",),
 }
-_PACKAGE: Final = Path(__file__).parents[2]
+_PACKAGE: Final = Path(__file__).parents[1]
 # Where packages of Python are installed to; what else a program has on its path is its own.
 _PACKAGES: Final = ("site-packages", "dist-packages")
 # What of the prefix of an interpreter is Python's, where other things may lie in it too: a virtual

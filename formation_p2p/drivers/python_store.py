@@ -1,8 +1,8 @@
 """The store of a gang, for Python: `member.store` and `member.barrier`.
 
 It is loaded as a file, in whatever Python runs the call: it imports the standard library alone. It
-speaks what features/gangs/host/store_socket.py says. The names and what they mean are those of torch's
-`Store`.
+speaks what features/gangs/host/store_socket.py says. The names and what they mean are those of
+torch's `Store`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Multicast DNS on the interfaces of this machine: what reach/core/mdns.py decides is sent and heard.
+"""Multicast DNS on the interfaces of this machine: what core/mdns.py decides is sent and heard.
 
 A socket for each interface and family of addresses, bound to the group: what is sent to this
 machine alone, from wherever, does not arrive there. Other programs may hold the port as well.

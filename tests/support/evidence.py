@@ -2,8 +2,8 @@
 
 `gather` is called where a wait fails, while all that the test started still runs. Of this process
 and of each that it started it keeps the stacks of threads and tasks, and the newest steps of the
-stories of nodes (formation_p2p/command/stacks.py); of programs also their output so far. Programs that
-do not print their stacks on SIGQUIT are listed with what the kernel says of them.
+stories of nodes (formation_p2p/command/stacks.py); of programs also their output so far. Programs
+that do not print their stacks on SIGQUIT are listed with what the kernel says of them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-CORE = Path(__file__).parents[2] / "formation_p2p" / "core"
+LIBRARY = Path(__file__).parents[2] / "formation_p2p"
 
 
 def events_table(transitions: Mapping[Any, Mapping[str, Any]]) -> str:
@@ -36,12 +36,12 @@ def read_ways(cell: str) -> dict[str, set[str]]:
 def tables_of_the_code() -> dict[str, list[dict[str, set[str]]]]:
     """All of them, by the file that has them."""
     found: dict[str, list[dict[str, set[str]]]] = {}
-    for path in CORE.rglob("*.py"):
+    for path in LIBRARY.rglob("core/**/*.py"):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 name = node.target.id
                 if name.endswith("TRANSITIONS"):
-                    file = path.relative_to(CORE.parent)
+                    file = path.relative_to(LIBRARY)
                     module = importlib.import_module(
                         ".".join(("formation_p2p", *file.with_suffix("").parts))
                     )

@@ -1,5 +1,5 @@
-"""ARCHITECTURE.md says what the code is: its pictures are setup.cfg's contracts, and every file
-that a document names is there."""
+"""ARCHITECTURE.md says what the code is: its picture has the rooms in the order of setup.cfg's
+contracts, and every file that a document names is there."""
 
 from __future__ import annotations
 
@@ -13,34 +13,43 @@ from tests.support.documents import DOCUMENTS, block, text_of
 from tests.support.programs import ROOT
 
 LIBRARY = ROOT / "formation_p2p"
+IMPORTED = re.compile(r"^\s*(?:from|import) (formation_p2p[\w.]*)", re.MULTILINE)
+ROOMS = tuple(sorted(each.name for each in LIBRARY.iterdir() if (each / "__init__.py").is_file()))
 # A file or folder that a document names in backticks or as a link.
 NAMED = re.compile(
-    r"`((?:api|core|host|sim|cli|formation_p2p|tests|simulations|benchmarks|examples|tools)"
-    r"/[\w./]*)`"
+    rf"`((?:{'|'.join(ROOMS)}|formation_p2p|tests|simulations|benchmarks|examples|tools)/[\w./]*)`"
 )
 LINKED = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
 
 
 def layers_of(contract: str) -> list[str]:
-    """As setup.cfg has them, from the top; `__main__` is the way into `cli`."""
+    """The rooms of a contract of setup.cfg, from the top."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    layers = config[f"importlinter:contract:{contract}"]["layers"].split("\n")
-    return [" ".join(layer.split()) for layer in layers if layer not in ("", "__main__")]
+    layers = config[f"importlinter:contract:{contract}"]["layers"]
+    return re.findall(r"formation_p2p\.(\w+)", layers)
 
 
-def drawn(containing: str) -> list[str]:
-    """The first cell of each row of a picture; a row without a second one is a cell of its own."""
-    picture = block("ARCHITECTURE.md", "text", containing).text
-    rows = [line.strip(" │").split("│")[0] for line in picture.splitlines() if "─" not in line]
-    return [" ".join(row.split()) for row in rows]
+def drawn() -> list[str]:
+    """The first cell of each row of the picture."""
+    picture = block("ARCHITECTURE.md", "text", "the kernel").text
+    return re.findall(r"^ │ (\w+) +│", picture, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("contract", "containing"), [("rooms", "the `formation` command"), ("core", "k-buckets")]
-)
-def test_the_pictures_show_the_layers_of_the_contracts(contract: str, containing: str) -> None:
-    assert drawn(containing) == layers_of(contract)
+def test_the_picture_shows_all_rooms_and_features_in_the_order_of_the_contracts() -> None:
+    features = [each.name for each in (LIBRARY / "features").iterdir() if each.is_dir()]
+    rooms = {*ROOMS, *features} - {"features", "__pycache__"}
+    assert set(drawn()) == rooms
+    cores = layers_of("cores")
+    assert [each for each in drawn() if each in cores] == cores
+    pure = {path.parent.name for path in LIBRARY.glob("*/core")} | {"core"}
+    assert set(cores) == pure
+
+
+def test_what_is_pure_imports_only_what_is_pure() -> None:
+    for path in LIBRARY.rglob("core/**/*.py"):
+        for module in IMPORTED.findall(path.read_text()):
+            assert "core" in module.split("."), f"{path} imports {module}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -135,7 +135,7 @@ print(*sys.modules)
         "formation_p2p.core.units",
         "formation_p2p.workload.core",
         "formation_p2p.workload.core.learnt",
-        "formation_p2p.host",
+        "formation_p2p.workload",
         "formation_p2p.machine",
         "formation_p2p.machine.home_path",
         "formation_p2p.machine.unix_socket",

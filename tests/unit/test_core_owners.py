@@ -1,4 +1,4 @@
-"""Each field of dispatch, negotiation and execution is written in the file that declares it."""
+"""Each field of what jobs, leases and drivers decide is written in the file that declares it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).parents[2] / "formation_p2p" / "core"
-FILES = [p for room in ("dispatch", "negotiation", "execution") for p in (CORE / room).glob("*.py")]
+LIBRARY = Path(__file__).parents[2] / "formation_p2p"
+ROOMS = ("jobs", "leases", "drivers")
+FILES = [path for room in ROOMS for path in (LIBRARY / room / "core").glob("*.py")]
 
 
 def written(tree: ast.Module) -> Iterator[ast.Attribute]:
@@ -38,7 +39,7 @@ def declared(tree: ast.Module) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parents[1].name}/{path.stem}")
 def test_a_field_is_written_where_it_is_declared(path: Path) -> None:
     tree = ast.parse(path.read_text())
     strangers = [ast.unparse(each) for each in written(tree) if each.attr not in declared(tree)]

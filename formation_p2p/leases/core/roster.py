@@ -22,8 +22,8 @@ from formation_p2p.records.core.schema import custom, flag, integer, items, reco
 # Each member keeps a connection to each other: more would be more than half of those that a node
 # keeps (net/limits.py).
 MAX_MEMBERS: Final = 64
-# 16 bytes in hex, half of them random (features/gangs/core/gang_id.py): another gang's is not guessed, and
-# never the same.
+# 16 bytes in hex, half of them random (features/gangs/core/gang_id.py): another gang's is not
+# guessed, and never the same.
 GANG_ID_CHARS: Final = 32
 
 PEER_ID: Final = custom(partial(take_peer_id, field="peer id"), peer_id_to_bytes)

@@ -54,8 +54,8 @@ _TOKEN: Final = re.compile(
 
 
 def parse_policy(text: str, policies: Mapping[str, PolicyFactory] = BUILT_IN) -> PlacementPolicy:
-    """`policies` are those that a text may name; placement/policies.py adds those of installed packages.
-    Raises InvalidInput, which says what may be written."""
+    """`policies` are those that a text may name; placement/policies.py adds those of installed
+    packages. Raises InvalidInput, which says what may be written."""
     if len(text) > MAX_TEXT:
         raise InvalidInput("policy", f"the text is longer than {MAX_TEXT} characters")
     reader = _Reader(text, policies)

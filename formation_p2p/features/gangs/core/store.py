@@ -1,6 +1,6 @@
 """The store of a gang: values under keys that all members read and write, and its barriers.
 
-It lives on the node of rank 0 (features/gangs/host/store_host.py). What its requests mean is torch's `Store`
+It lives on the node of rank 0 (host/store_host.py). What its requests mean is torch's `Store`
 (torch/csrc/distributed/c10d/Store.hpp): a value that is asked for is waited for, and a number is
 kept in decimal. Every change has the next version, and all clients are told of it in that order, so
 that each of them has what the store had at some moment, and a shared value is that of the last

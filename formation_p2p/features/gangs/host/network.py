@@ -3,7 +3,7 @@
 The task's sandbox has a TUN device as its only way out (`network_child.py`). What it sends is
 dropped here unless it comes from its own address and is for a member; what another member's node
 sends is dropped unless it comes from that member's address and is for this one
-(features/gangs/core/network.py). Both directions are counted. A node has one relay for each member that it
+(core/network.py). Both directions are counted. A node has one relay for each member that it
 is, and one tunnel to each member that its task has sent to.
 """
 

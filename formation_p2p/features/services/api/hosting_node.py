@@ -337,7 +337,7 @@ class HostingNode(ClusterNode):
         self, worker: Contact | None, question: Question
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Ask a worker, or this one, about its replica of a service: `ReadLog` for what that has
-        printed, `RunBeside` to run a program beside it (features/services/core/tending.py says what comes).
+        printed, `RunBeside` to run a program beside it (core/tending.py says what comes).
         Raises ServiceError."""
         self._lifecycle.check_loop()
         to = worker or self._services.contact

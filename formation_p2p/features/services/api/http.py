@@ -5,8 +5,7 @@ trip, and work on both sides. It is not kept for long, since each new one is bal
 replica that drains is to lose its callers, and one that nothing uses takes the place of another
 caller's.
 
-A request is sent again where that does no harm: see features/services/core/resend.py. Needs the extra
-`services`.
+A request is sent again where that does no harm: see core/resend.py. Needs the extra `services`.
 """
 
 from __future__ import annotations
