@@ -31,6 +31,7 @@ from formation_p2p.features.gateway.api.gateway_node import GatewayNode
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.core.capability import Limits
 from formation_p2p.machine.hardware import Hardware
+from formation_p2p.machine.names import peer_meant
 from formation_p2p.peer.core.story import StoryEntry
 from formation_p2p.placement.core.decision import Decision, Discovery
 from formation_p2p.placement.core.task_options import (
@@ -48,7 +49,6 @@ from formation_p2p.records.core.profile import Profile
 from formation_p2p.state.rows import JobSummary
 from formation_p2p.trust.core.experience import Experience
 from formation_p2p.trust.core.reputation import Standing
-from formation_p2p.trust.names import peer_meant
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.plan import Plan, plan_of
 from formation_p2p.workload.core.process import ProcessResult, ProcessSpec, one_text

@@ -369,7 +369,7 @@ class NodeServices:
         self.observability.begin(shell)
         for file in kept:
             shell.do(file.keep)
-        shell.do(grants.watch, shell)
+        shell.do(grants.watch, shell.peer, shell.feed, shell.renewed)
         for each in watched:
             shell.do(each.watch, shell.peer, shell.feed)
         if self._durable is not None:

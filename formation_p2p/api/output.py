@@ -10,7 +10,7 @@ from typing import Final, TextIO
 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.jobs.core.job_events import JobEvent, TaskEnd, TaskPrinted, TaskRetried
-from formation_p2p.trust.names import named
+from formation_p2p.machine.names import named
 
 log = logging.getLogger(__name__)
 

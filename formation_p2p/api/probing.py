@@ -10,7 +10,7 @@ from formation_p2p.core.errors import InvalidInput, Unreachable
 from formation_p2p.core.identity import PeerId
 from formation_p2p.machine.claim import peers_of
 from formation_p2p.machine.home import Home
-from formation_p2p.trust.names import learn_name, named, named_peers, peer_meant
+from formation_p2p.machine.names import learn_name, named, named_peers, peer_meant
 
 
 async def contact_of(bridge: Bridge, text: str, own: PeerId, home: Home) -> Contact:

@@ -33,7 +33,7 @@ from formation_p2p.jobs.core.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.trust.names import named, with_names
+from formation_p2p.machine.names import named, with_names
 from formation_p2p.workload.core.content import Content
 from formation_p2p.workload.core.outcome import FailureKind
 

@@ -17,6 +17,7 @@ from formation_p2p.command.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.machine.home import Home, joined_network
+from formation_p2p.machine.names import named
 from formation_p2p.state.charter_file import CharterFile
 from formation_p2p.trust.core.charter import Charter, changes, is_invitation, is_peer
 from formation_p2p.trust.core.charter_text import charter_text, parse_charter_text
@@ -31,7 +32,6 @@ from formation_p2p.trust.core.signed_charter import (
     sign,
 )
 from formation_p2p.trust.core.split_root import root_of
-from formation_p2p.trust.names import named
 
 # A proposal with all signatures takes 20 KiB as text.
 _MAX_CHARS: Final = 64 * 1024

@@ -18,12 +18,12 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.machine.claim import peers_of
 from formation_p2p.machine.home import Home, joined_network
+from formation_p2p.machine.names import learn_name, named
 from formation_p2p.state.member_file import FILE, Member, read_members
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.trust.core.grants import GrantTerms, read_grant
 from formation_p2p.trust.core.network import Network
-from formation_p2p.trust.names import learn_name, named
 
 MEMBERS_EPILOG: Final = """
 \b

@@ -32,10 +32,10 @@ from formation_p2p.command.status import running
 from formation_p2p.command.words import Json, counted, date, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.machine.home import Home, joined_network
+from formation_p2p.machine.names import named
 from formation_p2p.state.member_file import learn_names
 from formation_p2p.trust.core.network import Network, parse_invite
 from formation_p2p.trust.core.split_root import root_of
-from formation_p2p.trust.names import named
 from formation_p2p.workload.core.scope import Place
 
 LOOK_EVERY_S: Final = 0.1

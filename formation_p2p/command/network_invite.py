@@ -21,12 +21,12 @@ from formation_p2p.command.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import parse_milli
 from formation_p2p.machine.home import Home, joined_network
+from formation_p2p.machine.names import peer_meant
 from formation_p2p.state.member_file import learn_names, read_members
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.trust.core.grants import MAX_PRIORITY, Right, Rights
 from formation_p2p.trust.core.hours import parse_hours
 from formation_p2p.trust.core.split_root import GrantRequest, is_request, parse_request
-from formation_p2p.trust.names import peer_meant
 from formation_p2p.workload.core.scope import Place
 
 # Ten machines, which work and submit.

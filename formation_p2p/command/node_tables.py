@@ -14,7 +14,7 @@ from formation_p2p.command.online import for_long
 from formation_p2p.command.tables import Columns, gangs, hosted, plain_table, table_of
 from formation_p2p.command.words import Json, one_line, printable
 from formation_p2p.core.units import format_bytes, format_milli
-from formation_p2p.trust.names import named
+from formation_p2p.machine.names import named
 
 # Of those that take no work and are online, as fit a line or two.
 MAX_ONLINE: Final = 8

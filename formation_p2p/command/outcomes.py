@@ -34,7 +34,7 @@ from formation_p2p.jobs.core.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.trust.names import named
+from formation_p2p.machine.names import named
 from formation_p2p.workload.core.outcome import FailureKind
 from formation_p2p.workload.core.process import ProcessResult
 

@@ -9,10 +9,10 @@ from typing import Final
 from formation_p2p.command.members import SHOWN_DIGITS, invitations
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.machine.home import Home
+from formation_p2p.machine.names import peer_meant
 from formation_p2p.state.member_file import learn_names
 from formation_p2p.trust.core.charter import is_invitation
 from formation_p2p.trust.core.quota import GRANT_DIGITS
-from formation_p2p.trust.names import peer_meant
 
 # As `formation members` shows an invitation, or more of it.
 _BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")

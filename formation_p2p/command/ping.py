@@ -15,7 +15,7 @@ from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.words import Json, put
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import format_bytes
-from formation_p2p.trust.names import named
+from formation_p2p.machine.names import named
 
 if TYPE_CHECKING:
     from formation_p2p.reach.core.paths import Rate, RoundTrip

@@ -14,11 +14,11 @@ from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.units import format_span
 from formation_p2p.machine.home import Home, joined_network
+from formation_p2p.machine.names import named
 from formation_p2p.state.member_file import learn_names
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.trust.core.grants import read_grant
 from formation_p2p.trust.core.network import Network
-from formation_p2p.trust.names import named
 
 STATUS_EPILOG: Final = """
 \b

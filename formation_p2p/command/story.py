@@ -8,8 +8,8 @@ from typing import Final
 
 from formation_p2p.command import flags
 from formation_p2p.command.words import Json, one_line, put
+from formation_p2p.machine.names import named
 from formation_p2p.observe.status_json import learn_from
-from formation_p2p.trust.names import named
 
 STORY_EPILOG: Final = """
 \b

@@ -20,6 +20,7 @@ from formation_p2p.discovery.core.trace import Trace
 from formation_p2p.machine.core.capability import Capability
 from formation_p2p.machine.core.gpu import format_compute_capability
 from formation_p2p.machine.hardware import Hardware
+from formation_p2p.machine.names import named
 from formation_p2p.placement.core.decision import (
     DISTANCE_DIGITS,
     Column,
@@ -31,7 +32,6 @@ from formation_p2p.placement.core.decision import (
 from formation_p2p.records.core.profile import Profile
 from formation_p2p.state.memory_samples import KindSeen
 from formation_p2p.state.rows import JobSummary
-from formation_p2p.trust.names import named
 from formation_p2p.workload.core.code_bundle import read_bundle
 
 Row = TypeVar("Row")

@@ -16,8 +16,8 @@ from formation_p2p.command.online import online
 from formation_p2p.command.words import Json, one_line, printable, put, say
 from formation_p2p.core.errors import LocalError
 from formation_p2p.machine.home_path import home_path
+from formation_p2p.machine.names import learn_name, named
 from formation_p2p.observe.status_json import learn_from
-from formation_p2p.trust.names import learn_name, named
 
 # As often as a person looks again.
 EVERY_S: Final = 1.0

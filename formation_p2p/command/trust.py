@@ -14,11 +14,11 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import format_milli
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.home import Home
+from formation_p2p.machine.names import is_name, named, peer_meant
 from formation_p2p.state.member_file import learn_names
 from formation_p2p.state.trust import Verdict, leave_note, peek
 from formation_p2p.trust.core.parameters import TrustParameters
 from formation_p2p.trust.core.reputation import Reputation, Standing
-from formation_p2p.trust.names import is_name, named, peer_meant
 from formation_p2p.workload.core.hints import MIN_PEER_CHARS
 
 TRUST_EPILOG: Final = """

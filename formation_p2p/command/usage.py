@@ -13,12 +13,12 @@ from formation_p2p.command.flags import option
 from formation_p2p.command.words import Json, printable, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.machine.home import Home
+from formation_p2p.machine.names import named
 from formation_p2p.observe.status_json import learn_from
 from formation_p2p.state.member_file import learn_names
 from formation_p2p.state.usage import USAGE, AccountUsage, peek
 from formation_p2p.trust.core.quota import format_hours, in_hours, month_of
 from formation_p2p.trust.core.shares import CIRCLES
-from formation_p2p.trust.names import named
 
 USAGE_EPILOG: Final = """
 \b

@@ -24,10 +24,10 @@ from formation_p2p.drivers.core.effects import Execute, ExecutionsEnded, Executi
 from formation_p2p.leases.core.session import Fence
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.core.environment import packages_of
+from formation_p2p.machine.names import named
 from formation_p2p.observe.status_json import with_names
 from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.peer.core.events import Joined, PeerEvent
-from formation_p2p.trust.names import named
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome
 from formation_p2p.workload.core.process import ProcessSpec

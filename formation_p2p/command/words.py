@@ -44,7 +44,7 @@ def refusal_in_words(refusal: Refusal) -> str:
     """With compute capabilities as people write them, and peers by their names."""
     from formation_p2p.core.refusals import Infeasible
     from formation_p2p.machine.core.gpu import format_compute_capability
-    from formation_p2p.trust.names import with_names
+    from formation_p2p.machine.names import with_names
 
     match refusal:
         case Infeasible("gpu.cc", int() as needed, int() as free):

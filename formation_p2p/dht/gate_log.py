@@ -7,7 +7,7 @@ from collections.abc import Set
 from typing import Final
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.trust.names import named
+from formation_p2p.machine.names import named
 
 log = logging.getLogger("formation_p2p.gates")
 

@@ -17,10 +17,10 @@ from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import format_span
 from formation_p2p.machine.clock import moment
+from formation_p2p.machine.names import named
 from formation_p2p.net.identify import Identified
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
-from formation_p2p.trust.names import named
 
 log = logging.getLogger("formation_p2p.trouble")
 

@@ -42,12 +42,12 @@ from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
 from formation_p2p.machine.clock import moment
+from formation_p2p.machine.names import name_of
 from formation_p2p.machine.unix_socket import is_beside_us, reachable
 from formation_p2p.observe import clients, status_json
 from formation_p2p.peer.core.effects import Explained
 from formation_p2p.peer.core.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.reach.reach_in_words import reach_in_json
-from formation_p2p.trust.names import name_of
 
 if TYPE_CHECKING:
     from formation_p2p.peer.shell import Shell

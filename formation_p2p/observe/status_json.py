@@ -8,8 +8,8 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.jobs.core import job_events
+from formation_p2p.machine.names import learn_name, name_of
 from formation_p2p.trust.core.shares import CIRCLES
-from formation_p2p.trust.names import learn_name, name_of
 
 if TYPE_CHECKING:
     from formation_p2p.features.quotas.core.quota_status import AccountStatus

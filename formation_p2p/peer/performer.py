@@ -51,6 +51,7 @@ from formation_p2p.leases.core.session import (
     Send,
 )
 from formation_p2p.leases.lease_runs import LeaseRuns
+from formation_p2p.machine.names import named
 from formation_p2p.peer.core.charter_news import CharterAdopted, CharterSpread
 from formation_p2p.peer.core.edge_link import MeasureRate
 from formation_p2p.peer.core.effects import (
@@ -72,7 +73,6 @@ from formation_p2p.trust.core.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.trust.core.reciprocity import HoursReceived
 from formation_p2p.trust.core.renewal import KeepGrant, RenewalFailed
 from formation_p2p.trust.core.shares import ShareUsed
-from formation_p2p.trust.names import named
 from formation_p2p.workload.core.content import Content
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from formation_p2p.machine.entry_points import Offered
+from formation_p2p.machine.names import is_name, peer_meant
 from formation_p2p.placement.core import names, task_options
 from formation_p2p.placement.core.policy import PlacementPolicy
 from formation_p2p.placement.core.task_options import (
@@ -19,7 +20,6 @@ from formation_p2p.placement.core.task_options import (
     TaskOptionKwargs,
     TaskOptions,
 )
-from formation_p2p.trust.names import is_name, peer_meant
 
 POLICIES: Final = Offered("formation_p2p.policies", names.BUILT_IN)
 

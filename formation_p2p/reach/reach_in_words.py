@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from formation_p2p.machine.names import named
 from formation_p2p.reach.core.reached import Reached, Way
-from formation_p2p.trust.names import named
 
 # Of its own, for a program that says by itself how it is reached, and turns this off.
 log = logging.getLogger("formation_p2p.reach")

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.machine.core.bounds import check_host_name
+from formation_p2p.machine.names import learn_name
 from formation_p2p.machine.whole_file import read_rows, write_whole
-from formation_p2p.trust.names import learn_name
 
 FILE: Final = "members"
 # More than a person looks through. Of more, those met last are kept.

@@ -10,6 +10,7 @@ import trio
 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.machine.clock import moment
+from formation_p2p.machine.names import learn_name
 from formation_p2p.peer.core.effects import MemberMet
 from formation_p2p.state.member_file import (
     FILE,
@@ -20,7 +21,6 @@ from formation_p2p.state.member_file import (
     write_members,
 )
 from formation_p2p.trust.core.network import Network
-from formation_p2p.trust.names import learn_name
 
 log = logging.getLogger(__name__)
 

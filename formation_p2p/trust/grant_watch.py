@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.machine.home import Home
 from formation_p2p.peer.core.events import Issue
+from formation_p2p.peer.core.peer import Peer
 from formation_p2p.trust.core.grants import GrantTerms, read_grant
 from formation_p2p.trust.core.network import Network
-
-if TYPE_CHECKING:
-    from formation_p2p.peer.shell import Shell
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +32,13 @@ class GrantWatch:
         self._issues = issues
         self._stamp = home.stamp(index)
 
-    async def watch(self, shell: Shell) -> None:
-        """Until cancelled; again with each new shell."""
-        if shell.peer.network.grant != self._network.grant:  # it crashed since there was a new one
-            shell.renewed(self._network)
-        await self._issue(shell)
+    async def watch(
+        self, peer: Peer, feed: Callable[[Issue], None], renewed: Callable[[Network], None]
+    ) -> None:
+        """Until cancelled; again with each new peer. `renewed` is told of a new grant."""
+        if peer.network.grant != self._network.grant:  # it crashed since there was a new one
+            renewed(self._network)
+        await self._issue(feed)
         while True:
             await trio.sleep(LOOK_EVERY_S)
             stamp = self._home.stamp(self._index)
@@ -45,7 +46,7 @@ class GrantWatch:
                 continue
             self._stamp = stamp
             try:
-                await self._issue(shell)
+                await self._issue(feed)
                 network = await trio.to_thread.run_sync(self._home.network, self._index)
             except FormationError as error:
                 log.warning("a change in %s is of no use: %s", self._home.path, error)
@@ -57,7 +58,7 @@ class GrantWatch:
                 )
             elif _terms(network) != _terms(self._network):
                 self._network = network
-                shell.renewed(network)
+                renewed(network)
 
     async def keep(self, network: Network) -> None:
         """Put a renewed grant in the home, where `watch` finds it."""
@@ -66,7 +67,7 @@ class GrantWatch:
         except FormationError as error:
             log.warning("this node's new grant cannot be kept: %s", error)
 
-    async def _issue(self, shell: Shell) -> None:
+    async def _issue(self, feed: Callable[[Issue], None]) -> None:
         if not self._issues:
             return
         try:
@@ -76,7 +77,7 @@ class GrantWatch:
             return
         if found is not None:
             root, withdrawn = found
-            shell.feed(Issue(root, withdrawn))
+            feed(Issue(root, withdrawn))
 
 
 def _terms(network: Network) -> GrantTerms:

@@ -17,6 +17,7 @@ from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.home import Home
+from formation_p2p.machine.names import name_of
 from formation_p2p.peer.core.effects import MemberMet
 from formation_p2p.state.charter_file import CharterFile
 from formation_p2p.state.member_file import (
@@ -30,7 +31,6 @@ from formation_p2p.state.member_file import (
 from formation_p2p.state.members import SeenMembers
 from formation_p2p.trust.core.grants import Right, Rights, issue, read_grant
 from formation_p2p.trust.core.network import Network, parse_invite
-from formation_p2p.trust.names import name_of
 from tests.support.charters import charter_at
 
 ROOT, ALICE, CAROL, DAVE = (Identity.from_seed(bytes([150 + n]) * 32) for n in range(4))

@@ -75,13 +75,13 @@ from formation_p2p.jobs.core.job_events import (
 )
 from formation_p2p.machine.core.capability import Limits
 from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.machine.names import learn_name
 from formation_p2p.placement.core.decision import Ranked, terms_of
 from formation_p2p.records.core.pasted_text import cleaned
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.trust.core.grants import Right, Rights
 from formation_p2p.trust.core.hours import parse_hours
 from formation_p2p.trust.core.quota import Quota
-from formation_p2p.trust.names import learn_name
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.checkpoint import Checkpoint
 from formation_p2p.workload.core.code_bundle import Code

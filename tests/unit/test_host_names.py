@@ -6,9 +6,9 @@ import pytest
 
 from formation_p2p.core.errors import AmbiguousPeer, InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.machine.names import MAX_NAMES, learn_name, name_of, named, peer_meant
 from formation_p2p.observe.status_json import learn_from, with_names
 from formation_p2p.placement.policies import options_of
-from formation_p2p.trust.names import MAX_NAMES, learn_name, name_of, named, peer_meant
 
 # Of these tests alone: names are kept for the whole process.
 ALICE, CAROL, DAVE = (Identity.from_seed(bytes([200 + n]) * 32).peer_id for n in range(3))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.identity import PeerId
+from formation_p2p.machine.names import named
 from formation_p2p.reach.core.reached import Reached, Way
 from formation_p2p.reach.reach_in_words import reach_in_json, reach_in_words
-from formation_p2p.trust.names import named
 
 LAN = "/ip4/192.168.1.2/tcp/4001"
 GATE = PeerId("12D3KooWJTk7ReiAQJszgpvFDMeNpVo23VYX8wb8N9qbBpagdxgx")

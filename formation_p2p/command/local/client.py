@@ -26,8 +26,8 @@ from formation_p2p.command.local.wire import (
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
+from formation_p2p.machine.names import learn_name
 from formation_p2p.machine.unix_socket import reachable
-from formation_p2p.trust.names import learn_name
 from formation_p2p.workload.core.blob import Blob
 
 if TYPE_CHECKING:

@@ -37,11 +37,11 @@ from formation_p2p.jobs.core.job_events import (
     TaskUnplaceable,
 )
 from formation_p2p.machine.file_lock import lock_file, unlock_file
+from formation_p2p.machine.names import name_of
 from formation_p2p.machine.unix_socket import is_beside_us, reachable
 from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.placement.policies import POLICIES, options_of
 from formation_p2p.trust.core.grants import Right
-from formation_p2p.trust.names import name_of
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.environment import Env
 from formation_p2p.workload.core.plan import Plan, plan_of

@@ -27,8 +27,8 @@ from formation_p2p.features.services.core.catalog import detected_on, worker_typ
 from formation_p2p.features.services.core.claim import Claim
 from formation_p2p.features.services.core.messages import ServiceError, ServiceRefusal
 from formation_p2p.features.services.core.spec import WorkerType
+from formation_p2p.machine.names import name_of
 from formation_p2p.observe.status_json import event_in_json
-from formation_p2p.trust.names import name_of
 from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 
 if TYPE_CHECKING:

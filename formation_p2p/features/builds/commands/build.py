@@ -286,7 +286,7 @@ class Watch:
 
     def __init__(self, job: WatchedJob, *, as_json: bool) -> None:
         from formation_p2p.jobs.core.task_status import Statuses
-        from formation_p2p.trust.names import named
+        from formation_p2p.machine.names import named
 
         self._job = job
         self._labels = {task.task_id: task.label for task in job.tasks}

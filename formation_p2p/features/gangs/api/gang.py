@@ -48,7 +48,7 @@ from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.features.gangs.host.tunnels import WAIT_S
 from formation_p2p.jobs.core.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.leases.core.tunnel import is_service
-from formation_p2p.trust.names import named
+from formation_p2p.machine.names import named
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.plan import Plan, PlannedTask
 from formation_p2p.workload.core.work import PythonCall, Work, task_id

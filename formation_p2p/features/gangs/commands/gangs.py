@@ -33,8 +33,8 @@ def gangs(
     """
     from formation_p2p.command.node_socket import answer, sockets_of
     from formation_p2p.machine.home_path import home_path
+    from formation_p2p.machine.names import learn_name
     from formation_p2p.observe.status_json import learn_from
-    from formation_p2p.trust.names import learn_name
 
     answers = (answer(path, {"ask": "gangs"}) for path in sockets_of(home_path(home)))
     nodes = [each for each in answers if "gangs" in each]
@@ -53,7 +53,7 @@ def gangs(
 
 def _show(nodes: Iterable[Json]) -> None:
     from formation_p2p.command import tables
-    from formation_p2p.trust.names import named
+    from formation_p2p.machine.names import named
 
     console = tables.console()
     for node in nodes:
@@ -73,7 +73,7 @@ def _show(nodes: Iterable[Json]) -> None:
 
 def _members(members: Iterable[Json]) -> Table:
     from formation_p2p.command import tables
-    from formation_p2p.trust.names import named
+    from formation_p2p.machine.names import named
 
     columns: tables.Columns[Json] = {
         "rank": lambda each: str(each["rank"]),

@@ -116,7 +116,7 @@ async def _replicas(node: Link, name: str) -> dict[str, Contact | None]:
 async def _begun(
     node: Link, question: RunBeside, on: str | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    from formation_p2p.trust.names import peer_meant
+    from formation_p2p.machine.names import peer_meant
 
     if on is None:
         with suppress(FormationError):
@@ -225,7 +225,7 @@ class _Logs:
                 self._of[peer] = asyncio.create_task(self._read(peer, contact))
 
     async def _read(self, peer: str, contact: Contact | None) -> None:
-        from formation_p2p.trust.names import named
+        from formation_p2p.machine.names import named
 
         question = self._question
         if (ended := self._ended_unix_s.get(peer)) is not None:

@@ -308,8 +308,8 @@ def _kept(place: Path, name: str) -> dict[int, ServiceSpec]:
 
 def _pinned_at(place: Path, pin_to: str | None) -> PeerId:
     from formation_p2p.machine.home import Home
+    from formation_p2p.machine.names import peer_meant
     from formation_p2p.state.member_file import learn_names
-    from formation_p2p.trust.names import peer_meant
 
     if pin_to is None:
         return Home(place).identity().peer_id

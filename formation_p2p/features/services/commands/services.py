@@ -75,7 +75,7 @@ def services(
 
 def _show(gaps: Sequence[Gap], view: ServicesView) -> None:
     from formation_p2p.command import tables
-    from formation_p2p.trust.names import named
+    from formation_p2p.machine.names import named
 
     def beside(claim: Claim) -> str:
         if claim.members:
@@ -104,7 +104,7 @@ def _show(gaps: Sequence[Gap], view: ServicesView) -> None:
 
 def failed_versions(view: ServicesView) -> list[str]:
     """Which new versions did not become ready, and where."""
-    from formation_p2p.trust.names import named
+    from formation_p2p.machine.names import named
 
     return [
         f"{claim.service}: version {claim.failed_version} did not become ready on "
