@@ -1,39 +1,45 @@
-"""Private blobs between the nodes of one user on one machine: the descriptor goes over, not a byte.
+"""Private blobs between the nodes of one user on one machine (same_user.py).
 
-Each node listens on a socket of the abstract namespace (unix(7)), which has the user and the peer
-in its name. A reader keeps one connection to each owner (local_reader.py). It begins with a nonce,
-which the owner signs, since any process of the machine may take the name of a socket. Then it asks
-for blobs, each by a number of its own and its name, and is answered with the size and a descriptor.
-It says when it has done with one; what it has not done with when the connection ends may be read
-for ever. Both ends see that the other is a process of their own user.
+A reader asks for blobs, each by a number of its own and its name, and is answered with the size and
+a descriptor. It says when it has done with one; what it has not done with when the connection ends
+may be read for ever. It gets what it would get over the network.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket as sockets
+import stat
 import struct
+from functools import partial
 from typing import Final
 
 import trio
 
 from formation_p2p.content.lent_blob import Lent
 from formation_p2p.content.memory import PrivateBlobs
-from formation_p2p.content.same_user import SameUserListener, received, send_with_file
+from formation_p2p.content.same_user import (
+    ANSWER_S,
+    ContentListener,
+    NotLocal,
+    Owner,
+    Owners,
+    received,
+    received_with_file,
+    send_with_file,
+)
+from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.workload.core.private_blob import NAME_BYTES
+from formation_p2p.machine.locks import acquired
+from formation_p2p.workload.core.private_blob import NAME_BYTES, PrivateBlob
 
-log = logging.getLogger(__name__)
-
-# The peer is on this machine: it answers at once, or its node is stopped.
-ANSWER_S: Final = 5.0
+KIND: Final = "private"
 # Readers that are connected at once, and blobs that they read at once: each has a descriptor. Each
 # lease has a few.
 MAX_READERS: Final = 256
 MAX_LENT: Final = 256
-NONCE_BYTES: Final = 16
-SIGNATURE_BYTES: Final = 64
+# Owners that are connected to at once.
+MAX_OWNERS: Final = 64
 # What a reader says: a kind and the number of a blob, and where it asks for one, its name.
 SAID: Final = struct.Struct(f"!cI{NAME_BYTES}s")
 ASK: Final = b"?"
@@ -43,7 +49,12 @@ KEPT: Final = b"!"  # one may read it for ever
 ANSWER: Final = struct.Struct("!IQ")
 NOT_HERE: Final = 0
 BUSY: Final = (1 << 64) - 1
-DOMAIN: Final = b"formation private blobs\0"
+_NO_NAME: Final = bytes(NAME_BYTES)
+_NUMBERS: Final = 1 << 32
+
+
+class Dropped(RemoteError):
+    """The owner of a private blob does not have it any more."""
 
 
 class LocalBlobs:
@@ -52,9 +63,7 @@ class LocalBlobs:
 
     def __init__(self, blobs: PrivateBlobs, identity: Identity, answer_s: float = ANSWER_S) -> None:
         self._blobs = blobs
-        self._answer_s = answer_s
-        self._identity = identity
-        self._listener = SameUserListener(address_of(identity.peer_id), MAX_READERS)
+        self._listener = ContentListener(KIND, identity, MAX_READERS, answer_s)
         self.lent = 0
 
     @property
@@ -64,48 +73,44 @@ class LocalBlobs:
     async def serve(self) -> None:
         """Until cancelled. Where the socket cannot be had, nothing is served this way."""
         otherwise = "calls on this machine get their data over the network"
-        await self._listener.serve(self._serve, otherwise)
+        await self._listener.serve(self._talk, otherwise)
 
-    async def _serve(self, connection: sockets.socket) -> None:
+    async def _talk(self, connection: sockets.socket, reader: PeerId) -> None:
         lent: dict[int, Lent] = {}
         try:
-            with trio.fail_after(self._answer_s):
-                nonce = await received(connection, NONCE_BYTES + 1)
-            if len(nonce) != NONCE_BYTES:
-                return
-            connection.send(self._identity.sign(DOMAIN + nonce))
             while said := await received(connection, SAID.size + 1):
-                if not self._answer(connection, said, lent):
-                    return
-        except (OSError, trio.TooSlowError) as error:
-            log.debug("a reader on this machine is gone: %s", error)
+                self._answer(connection, reader, said, lent)
         finally:
             self.lent -= len(lent)
             for each in lent.values():
                 each.done(clean=False)
 
-    def _answer(self, connection: sockets.socket, said: bytes, lent: dict[int, Lent]) -> bool:
-        """False for what no reader of ours says. Raises OSError, also where the reader does not
-        take what it asked for."""
-        if len(said) != SAID.size:
-            return False
-        kind, number, name = SAID.unpack(said)
+    def _answer(
+        self, connection: sockets.socket, reader: PeerId, said: bytes, lent: dict[int, Lent]
+    ) -> None:
+        """Raises ProtocolViolation for what no reader of ours says, and OSError, also where the
+        reader does not take what it asked for."""
+        kind, number, name = SAID.unpack(said) if len(said) == SAID.size else (b"", 0, b"")
         if kind == ASK and number not in lent:
-            self._lend(connection, number, name, lent)
+            self._lend(connection, reader, number, name, lent)
         elif kind in (DONE, KEPT) and number in lent:
             self.lent -= 1
             lent.pop(number).done(clean=kind == DONE)
         else:
-            return False
-        return True
+            raise ProtocolViolation("it says what no reader does")
 
     def _lend(
-        self, connection: sockets.socket, number: int, name: bytes, lent: dict[int, Lent]
+        self,
+        connection: sockets.socket,
+        reader: PeerId,
+        number: int,
+        name: bytes,
+        lent: dict[int, Lent],
     ) -> None:
         if self.lent >= MAX_LENT:
             connection.send(ANSWER.pack(number, BUSY))
             return
-        blob = self._blobs.lend(name)
+        blob = self._blobs.lend(name, reader)
         if blob is None:
             connection.send(ANSWER.pack(number, NOT_HERE))
             return
@@ -114,5 +119,76 @@ class LocalBlobs:
         send_with_file(connection, ANSWER.pack(number, blob.size_bytes), blob.file)
 
 
-def address_of(peer: PeerId) -> str:
-    return f"\0formation/blobs/{os.geteuid()}/{peer}"
+class LocalReader:
+    """For the trio thread. `close` ends all connections: what is read then stays readable."""
+
+    def __init__(self, identity: Identity, answer_s: float = ANSWER_S) -> None:
+        self._answer_s = answer_s
+        self._owners = Owners(KIND, identity, MAX_OWNERS)
+        self._numbers = 0
+        self.trim, self.close = self._owners.trim, self._owners.close
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    async def lend(self, blob: PrivateBlob) -> Lent:
+        """Raises NotLocal; Dropped where its owner is here, and does not have it."""
+        owner = self._owners.of(blob.owner.peer_id)
+        try:
+            with trio.fail_after(self._answer_s):
+                await acquired(owner.turn)
+                try:
+                    return await owner.ask(partial(self._ask, owner, blob))
+                finally:
+                    owner.turn.release()
+        except (OSError, trio.TooSlowError, trio.ClosedResourceError) as error:
+            raise NotLocal(str(error)) from error
+
+    async def _ask(self, owner: Owner, blob: PrivateBlob, connection: sockets.socket) -> Lent:
+        number = self._numbers = (self._numbers + 1) % _NUMBERS
+        connection.send(SAID.pack(ASK, number, blob.name))
+        while True:
+            answered, size, file = await _answer(connection)
+            if answered == number:
+                break
+            if file is not None:  # who asked was cancelled
+                os.close(file)
+                _tell(owner, connection, DONE, answered)
+        if size in (NOT_HERE, BUSY):
+            if size == BUSY:
+                raise NotLocal("its owner has too many readers")
+            raise Dropped(f"{owner.peer} does not have it any more")
+        if file is None:
+            raise OSError("the answer is malformed")
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size < blob.size_bytes:
+            os.close(file)
+            _tell(owner, connection, DONE, number)
+            raise NotLocal("what was handed over is not the blob")
+        owner.reading += 1
+
+        def done(clean: bool) -> None:
+            if connection is owner.connection:
+                owner.reading -= 1
+                _tell(owner, connection, DONE if clean else KEPT, number)
+
+        return Lent(file, blob.size_bytes, done)
+
+
+def _tell(owner: Owner, connection: sockets.socket, kind: bytes, number: int) -> None:
+    """Never blocks."""
+    try:
+        connection.send(SAID.pack(kind, number, _NO_NAME))
+    except OSError:  # its owner is gone, or stopped
+        owner.hang_up()
+
+
+async def _answer(connection: sockets.socket) -> tuple[int, int, int | None]:
+    """The number, the size and the descriptor. Raises OSError."""
+    answer, file = await received_with_file(connection, ANSWER.size + 1)
+    if len(answer) != ANSWER.size:
+        if file is not None:
+            os.close(file)
+        raise OSError("the answer is malformed")
+    number, size = ANSWER.unpack(answer)
+    return number, size, file

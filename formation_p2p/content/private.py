@@ -13,11 +13,11 @@ import trio
 
 from formation_p2p.content.arrivals import COPIED_BYTES, Arrivals, Arrived
 from formation_p2p.content.lent_blob import Lent
-from formation_p2p.content.local import LocalBlobs
-from formation_p2p.content.local_reader import Dropped, LocalReader, NotLocal
+from formation_p2p.content.local import Dropped, LocalBlobs, LocalReader
 from formation_p2p.content.memory import SPARE_S, PrivateBlobs
 from formation_p2p.content.remote import PrivateContent, RemoteBlobs
 from formation_p2p.content.results import ResultBlobs
+from formation_p2p.content.same_user import NotLocal
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.machine.locks import KeyedLocks
@@ -162,7 +162,7 @@ class PrivateExchange:
         self._me = identity.peer_id
         self.remote = remote
         self._local = LocalBlobs(blobs, identity) if local else None
-        self._reader = LocalReader() if local else None
+        self._reader = LocalReader(identity) if local else None
         self.fetched = FetchedBlobs(self._fetch, blobs.limit_bytes // FETCHED_SHARE)
 
     async def serve(self) -> None:

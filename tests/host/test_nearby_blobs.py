@@ -20,15 +20,19 @@ from formation_p2p.content.core.manifest import Manifest
 from formation_p2p.content.core.messages import Want, pack_request
 from formation_p2p.content.exchange import MAX_NOT_KEPT_BYTES
 from formation_p2p.content.files import Content, copied_whole
-from formation_p2p.content.local import NONCE_BYTES, SIGNATURE_BYTES
 from formation_p2p.content.nearby_reader import (
-    GREETING_BYTES,
+    KIND,
     MAX_HANDED_BYTES,
     MAX_OWNERS,
     NearbyBlobs,
     NearbyReader,
+)
+from formation_p2p.content.same_user import (
+    GREETING_BYTES,
+    NONCE_BYTES,
+    SIGNATURE_BYTES,
     address_of,
-    proof_of,
+    reader_signs,
 )
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError
@@ -259,7 +263,7 @@ def hears(owner: Holder, *says: bytes) -> list[bytes]:
     """What a process of this user hears that says this, until the owner hangs up."""
     heard: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(address_of(owner.peer_id))
+        connection.connect(address_of(KIND, owner.peer_id))
         with suppress(ConnectionError):
             for message in says:
                 connection.send(message)
@@ -274,7 +278,7 @@ def test_a_reader_that_is_another_gets_nothing(tmp_path: Path) -> None:
         me = peer_id_to_bytes(member.peer_id)
         asked = messages.pack_request(messages.Open(member.network.grant, blob.cid))
         forged = bytes(SIGNATURE_BYTES) + me
-        stale = member.identity.sign(proof_of(owner.peer_id, bytes(NONCE_BYTES))) + me
+        stale = member.identity.sign(reader_signs(KIND, owner.peer_id, bytes(NONCE_BYTES))) + me
         for says in (
             (b"garbage",),
             (nonce, b"garbage"),
@@ -295,10 +299,10 @@ def test_what_a_reader_signs_for_one_owner_is_of_no_use_at_another(tmp_path: Pat
         def answers(asked_of: PeerId) -> list[bytes]:
             heard: list[bytes] = []
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.connect(address_of(owner.peer_id))
+                connection.connect(address_of(KIND, owner.peer_id))
                 connection.send(os.urandom(NONCE_BYTES))
                 its = connection.recv(4096)[SIGNATURE_BYTES:]
-                proof = member.identity.sign(proof_of(asked_of, its))
+                proof = member.identity.sign(reader_signs(KIND, asked_of, its))
                 with suppress(ConnectionError):
                     connection.send(proof + peer_id_to_bytes(member.peer_id))
                     connection.send(asked)
@@ -319,7 +323,7 @@ def test_an_owner_that_gives_no_answer_is_asked_over_the_network_for_a_while(
         blob = put(owner)
         reader = NearbyReader(member.identity, answer_s=0.05)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stopped:
-            stopped.bind(address_of(owner.peer_id))
+            stopped.bind(address_of(KIND, owner.peer_id))
             stopped.listen(4)
             for _ in range(3):
                 assert not await fetched(reader, blob, member)
@@ -343,12 +347,12 @@ def test_a_reader_that_says_nothing_or_something_else_is_left(tmp_path: Path) ->
 
             def as_member(last: bytes | None = last) -> None:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                    connection.connect(address_of(owner.peer_id))
+                    connection.connect(address_of(KIND, owner.peer_id))
                     with suppress(ConnectionError):
                         connection.send(nonce)
                         its = connection.recv(4096)[SIGNATURE_BYTES:]
                         if last is not None:
-                            proof = member.identity.sign(proof_of(owner.peer_id, its))
+                            proof = member.identity.sign(reader_signs(KIND, owner.peer_id, its))
                             connection.send(proof + peer_id_to_bytes(member.peer_id))
                             connection.send(last)
                         assert connection.recv(4096) == b""

@@ -17,11 +17,12 @@ import trio
 import trio.testing
 
 from formation_p2p.content.lent_blob import Lent
-from formation_p2p.content.local import LocalBlobs, address_of
-from formation_p2p.content.local_reader import LocalReader, NotLocal
+from formation_p2p.content.local import KIND, LocalBlobs, LocalReader
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.content.private import PrivateExchange
 from formation_p2p.content.remote import PrivateContent, RemoteBlobs
+from formation_p2p.content.same_user import NotLocal, address_of
+from formation_p2p.content.segment import Segment, moved
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, NodeClosed, RemoteError
 from formation_p2p.core.identity import Identity, PeerId
@@ -249,9 +250,13 @@ class Owner:
         node = Node(())  # whose network does not run
         self.exchange = PrivateExchange(self.blobs, self.identity, RemoteBlobs(node.stack, b""))
 
+    @property
+    def me(self) -> PeerId:
+        return self.identity.peer_id
+
     def put(self, data: bytes) -> PrivateBlob:
         name, size = self.blobs.put(pieces(data))
-        return PrivateBlob(name, size, Contact(self.identity.peer_id))
+        return PrivateBlob(name, size, Contact(self.me))
 
 
 def story(scenario: Callable[[Owner, PrivateExchange], Awaitable[None]]) -> None:
@@ -349,8 +354,32 @@ def test_a_process_that_takes_the_name_of_a_socket_is_not_believed() -> None:
             nursery.start_soon(server.serve)
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(NotLocal, match="another process"):
-                await LocalReader().lend(blob)
+                await LocalReader(Owner().identity).lend(blob)
             nursery.cancel_scope.cancel()
+
+    within(HANGS_S, bounded)
+
+
+def test_what_is_held_for_one_peer_no_other_node_of_the_user_gets() -> None:
+    async def bounded() -> None:
+        owner, caller, other = Owner(), Owner(), Owner()
+        memory = Segment(len(DATA), pieces(DATA))
+        name = owner.blobs.adopt(moved(os.dup(memory.file), len(DATA)), len(DATA), caller.me)
+        blob = PrivateBlob(name, len(DATA), Contact(owner.me))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(LocalBlobs(owner.blobs, owner.identity).serve)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(RemoteError, match="any more"):
+                await LocalReader(other.identity).lend(blob)
+            # Who names another peer than its own is not believed.
+            liar = LocalReader(replace(other.identity, peer_id=caller.me))
+            with pytest.raises(NotLocal):
+                await liar.lend(blob)
+            lent = await LocalReader(caller.identity).lend(blob)
+            assert read(lent)[: len(DATA)] == DATA
+            lent.done(clean=True)
+            nursery.cancel_scope.cancel()
+        memory.close()
 
     within(HANGS_S, bounded)
 
@@ -361,11 +390,11 @@ def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(LocalBlobs(owner.blobs, owner.identity, answer_s=0.2).serve)
             await trio.testing.wait_all_tasks_blocked()
-            await scenario(owner, LocalReader())
+            await scenario(owner, LocalReader(Owner().identity))
             nursery.cancel_scope.cancel()
 
     async def scenario(owner: Owner, reader: LocalReader) -> None:
-        address = address_of(owner.identity.peer_id)
+        address = address_of(KIND, owner.identity.peer_id)
         others = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(4)]
         for each in others:
             each.connect(address)
@@ -385,7 +414,7 @@ def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
 
 def test_an_owner_that_is_not_here_is_not_waited_for() -> None:
     async def bounded() -> None:
-        reader = LocalReader()
+        reader = LocalReader(Owner().identity)
         with pytest.raises(NotLocal):
             await reader.lend(Owner().put(DATA))
         reader.close()
@@ -395,7 +424,7 @@ def test_an_owner_that_is_not_here_is_not_waited_for() -> None:
 
 def test_one_connection_serves_all_that_is_asked_of_an_owner() -> None:
     async def bounded() -> None:
-        owner, reader = Owner(), LocalReader()
+        owner, reader = Owner(), LocalReader(Owner().identity)
         server = LocalBlobs(owner.blobs, owner.identity)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve)
@@ -423,7 +452,7 @@ def test_one_connection_serves_all_that_is_asked_of_an_owner() -> None:
 
 def test_an_owner_that_starts_anew_is_connected_to_again() -> None:
     async def bounded() -> None:
-        owner, reader = Owner(), LocalReader()
+        owner, reader = Owner(), LocalReader(Owner().identity)
         for _ in range(2):
             blob = owner.put(DATA)
             async with trio.open_nursery() as nursery:
