@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from formation_p2p.net.transport.accepting import next_client
-from tests.support.waiting import run
+from tests.support.waiting import in_trio
 
 
 class Door:
@@ -26,20 +26,16 @@ class Door:
         return self.client, ""
 
 
-def test_a_door_waits_for_descriptors_and_passes_over_who_has_left() -> None:
-    async def story() -> None:
-        used_up = [OSError(number, "used up") for number in (errno.EMFILE, errno.ENOBUFS)]
-        door = Door(*used_up, ConnectionAbortedError(), OSError(errno.ENFILE, "used up"))
-        with door.client:
-            assert await next_client(door) is door.client  # type: ignore[arg-type]
-
-    run(story)
+@in_trio
+async def test_a_door_waits_for_descriptors_and_passes_over_who_has_left() -> None:
+    used_up = [OSError(number, "used up") for number in (errno.EMFILE, errno.ENOBUFS)]
+    door = Door(*used_up, ConnectionAbortedError(), OSError(errno.ENFILE, "used up"))
+    with door.client:
+        assert await next_client(door) is door.client  # type: ignore[arg-type]
 
 
-def test_a_door_that_is_broken_says_so() -> None:
-    async def story() -> None:
-        deaf = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        with deaf, pytest.raises(OSError, match="Invalid argument"):
-            await next_client(deaf)
-
-    run(story)
+@in_trio
+async def test_a_door_that_is_broken_says_so() -> None:
+    deaf = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    with deaf, pytest.raises(OSError, match="Invalid argument"):
+        await next_client(deaf)

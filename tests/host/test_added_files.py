@@ -27,7 +27,7 @@ def test_a_file_is_kept_as_it_was(tmp_path: Path) -> None:
     store.copy(blob.cid, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == much
     assert added(store, tmp_path / "copy", len(much)) == blob  # which is here
-    assert [each.name for each in (tmp_path / "blobs").glob("*new*")] == []
+    assert [each.name for each in (tmp_path / "blobs").glob("*.new*")] == []
 
 
 def test_one_that_changes_or_is_too_large_is_not_kept(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from formation_p2p.reach.core.autonat_messages import (
 )
 from tests.support.own_network import in_own_network
 from tests.support.stacks import Node, running
-from tests.support.waiting import until
+from tests.support.waiting import told_by, until
 
 GATE, HOME, AWAY, SHUT = "11.0.0.1", "11.0.0.2", "11.0.0.3", "11.0.0.4"
 
@@ -41,36 +41,35 @@ def story(test: Callable[[Node, Node], Awaitable[None]]) -> None:
     in_own_network(inside, f"{GATE}/32", f"{HOME}/32", f"{AWAY}/32", f"{SHUT}/32")
 
 
+in_world = told_by(story)
+
+
 async def connected(alice: Node, gate: Node) -> Connection:
     connection = await alice.stack.swarm.dialler.dial(gate.contact)
     await connection.wait_identified()
     return connection
 
 
-def test_a_node_learns_at_which_address_it_is_dialled() -> None:
-    async def learns(gate: Node, alice: Node) -> None:
-        connection = await connected(alice, gate)
-        ask = alice.stack.autonat.ask
-        assert REQUEST_PROTOCOL in connection.protocols
-        # It comes from another address than each of these: it sends data first.
-        for address in (f"/ip4/{HOME}/tcp/4001", f"/ip4/{AWAY}/tcp/4002"):
-            assert await ask(connection, (address,)) == (address, True)
-        shut = f"/ip4/{SHUT}/tcp/4001"
-        assert await ask(connection, (shut,)) == (shut, False)
-        # The fourth in a minute.
-        assert await ask(connection, (f"/ip4/{HOME}/tcp/4001",)) is None
-        await trio.sleep(0.1)
-        assert len(list(alice.stack.swarm.all())) == 1  # what was dialled back is closed
-
-    story(learns)
+@in_world
+async def test_a_node_learns_at_which_address_it_is_dialled(gate: Node, alice: Node, /) -> None:
+    connection = await connected(alice, gate)
+    ask = alice.stack.autonat.ask
+    assert REQUEST_PROTOCOL in connection.protocols
+    # It comes from another address than each of these: it sends data first.
+    for address in (f"/ip4/{HOME}/tcp/4001", f"/ip4/{AWAY}/tcp/4002"):
+        assert await ask(connection, (address,)) == (address, True)
+    shut = f"/ip4/{SHUT}/tcp/4001"
+    assert await ask(connection, (shut,)) == (shut, False)
+    # The fourth in a minute.
+    assert await ask(connection, (f"/ip4/{HOME}/tcp/4001",)) is None
+    await trio.sleep(0.1)
+    assert len(list(alice.stack.swarm.all())) == 1  # what was dialled back is closed
 
 
-def test_an_address_of_another_network_is_not_dialled() -> None:
-    async def asks(gate: Node, alice: Node) -> None:
-        connection = await connected(alice, gate)
-        assert await alice.stack.autonat.ask(connection, ("/ip4/10.0.0.1/tcp/22",)) is None
-
-    story(asks)
+@in_world
+async def test_an_address_of_another_network_is_not_dialled(gate: Node, alice: Node, /) -> None:
+    connection = await connected(alice, gate)
+    assert await alice.stack.autonat.ask(connection, ("/ip4/10.0.0.1/tcp/22",)) is None
 
 
 def test_a_gate_is_asked_where_a_guess_leads() -> None:
@@ -118,29 +117,25 @@ async def said(connection: Connection, protocol: str, *frames: bytes) -> bytes:
     return await read_frame(stream, messages.MAX_MESSAGE_BYTES)
 
 
-def test_who_sends_little_at_a_time_has_nobody_dialled() -> None:
-    async def sends(gate: Node, alice: Node) -> None:
-        connection = await connected(alice, gate)
-        stream = await connection.open(REQUEST_PROTOCOL)
-        request = DialRequest((f"/ip4/{SHUT}/tcp/1",), 7)
-        await stream.write(encode_frame(messages.encode_request(request)))
-        wanted = messages.parse_answer(await read_frame(stream, messages.MAX_MESSAGE_BYTES))
-        assert isinstance(wanted, DialDataRequest)
-        assert MIN_DATA_BYTES <= wanted.size_bytes <= MAX_DATA_BYTES
-        await stream.write(encode_frame(messages.encode_chunk(10)))
-        with pytest.raises((IOException, RemoteError)):
-            await read_frame(stream, messages.MAX_MESSAGE_BYTES)
-
-    story(sends)
+@in_world
+async def test_who_sends_little_at_a_time_has_nobody_dialled(gate: Node, alice: Node, /) -> None:
+    connection = await connected(alice, gate)
+    stream = await connection.open(REQUEST_PROTOCOL)
+    request = DialRequest((f"/ip4/{SHUT}/tcp/1",), 7)
+    await stream.write(encode_frame(messages.encode_request(request)))
+    wanted = messages.parse_answer(await read_frame(stream, messages.MAX_MESSAGE_BYTES))
+    assert isinstance(wanted, DialDataRequest)
+    assert MIN_DATA_BYTES <= wanted.size_bytes <= MAX_DATA_BYTES
+    await stream.write(encode_frame(messages.encode_chunk(10)))
+    with pytest.raises((IOException, RemoteError)):
+        await read_frame(stream, messages.MAX_MESSAGE_BYTES)
 
 
-def test_a_nonce_that_was_not_asked_for_is_refused() -> None:
-    async def says(gate: Node, alice: Node) -> None:
-        connection = await connected(alice, gate)
-        with pytest.raises((IOException, RemoteError)):
-            await said(connection, BACK_PROTOCOL, messages.encode_back(7))
-
-    story(says)
+@in_world
+async def test_a_nonce_that_was_not_asked_for_is_refused(gate: Node, alice: Node, /) -> None:
+    connection = await connected(alice, gate)
+    with pytest.raises((IOException, RemoteError)):
+        await said(connection, BACK_PROTOCOL, messages.encode_back(7))
 
 
 @pytest.mark.parametrize(
@@ -152,20 +147,20 @@ def test_a_nonce_that_was_not_asked_for_is_refused() -> None:
     ],
     ids=["it has dialled", "all the data in the world", "data for another address"],
 )
-def test_a_server_that_lies_is_not_believed(lies: DialDataRequest | DialResponse) -> None:
-    async def lied(gate: Node, alice: Node) -> None:
-        async def lie(stream: object, connection: Connection) -> None:
-            assert hasattr(stream, "write")
-            await stream.write(encode_frame(messages.encode_answer(lies)))
-            await trio.sleep(1)
+@in_world
+async def test_a_server_that_lies_is_not_believed(
+    gate: Node, alice: Node, /, lies: DialDataRequest | DialResponse
+) -> None:
+    async def lie(stream: object, connection: Connection) -> None:
+        assert hasattr(stream, "write")
+        await stream.write(encode_frame(messages.encode_answer(lies)))
+        await trio.sleep(1)
 
-        gate.stack.served.by_protocol[REQUEST_PROTOCOL] = lie
-        connection = await connected(alice, gate)
-        ask = alice.stack.autonat.ask(connection, (f"/ip4/{HOME}/tcp/4001",))
-        if isinstance(lies, DialResponse):
-            assert await ask is None
-        else:
-            with pytest.raises(ProtocolViolation):
-                await ask
-
-    story(lied)
+    gate.stack.served.by_protocol[REQUEST_PROTOCOL] = lie
+    connection = await connected(alice, gate)
+    ask = alice.stack.autonat.ask(connection, (f"/ip4/{HOME}/tcp/4001",))
+    if isinstance(lies, DialResponse):
+        assert await ask is None
+    else:
+        with pytest.raises(ProtocolViolation):
+            await ask

@@ -20,7 +20,8 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
 from formation_p2p.workload.core.blob import RAW, Blob, Cid
 from tests.support.data_world import Holder, content
-from tests.support.stacks import run, running
+from tests.support.stacks import running
+from tests.support.waiting import in_trio
 
 
 def opened(folder: Path, limit_bytes: int = 4 * MIB) -> BlobStore:
@@ -226,16 +227,13 @@ def _full(file: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_another_node_fetches_what_was_added(tmp_path: Path) -> None:
+@in_trio
+async def test_another_node_fetches_what_was_added(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     data = content(2.5)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = await alice.exchange.add(data, "job")
-            assert blob.sources == (alice.contact,)
-            assert await bob.get(blob) == data
-            await bob.exchange.hold("job", [blob.cid])
-            await bob.exchange.release("job")
-
-    run(story)
+    async with running(alice, bob):
+        blob = await alice.exchange.add(data, "job")
+        assert blob.sources == (alice.contact,)
+        assert await bob.get(blob) == data
+        await bob.exchange.hold("job", [blob.cid])
+        await bob.exchange.release("job")

@@ -24,8 +24,8 @@ from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.data_rule import DataRule
 from formation_p2p.workload.core.scope import Place, Scope
 from tests.support.data_world import ROOT, Holder, from_
-from tests.support.stacks import run, running
-from tests.support.waiting import until
+from tests.support.stacks import running
+from tests.support.waiting import in_trio, until
 
 ORG = DataRule(Scope.ORG, Place(org="acme"))
 NETWORK = Membership(ROOT.public_key).network_id
@@ -71,7 +71,8 @@ class Member(Holder):
 
 
 @pytest.mark.parametrize("rule", [ORG, None])
-def test_content_comes_for_an_owner_as_far_as_he_may_read_it(
+@in_trio
+async def test_content_comes_for_an_owner_as_far_as_he_may_read_it(
     tmp_path: Path, rule: DataRule | None
 ) -> None:
     """By a rule of its own, or by the charter's."""
@@ -79,47 +80,42 @@ def test_content_comes_for_an_owner_as_far_as_he_may_read_it(
     alice, bob, carol = (Member(tmp_path / x, "acme", rules) for x in ("alice", "bob", "carol"))
     mallory = Member(tmp_path / "mallory", "other", rules)
     bob.works_for(carol, mallory)
-
-    async def story() -> None:
-        async with running(alice, bob, carol, mallory):
-            for owner in (carol, mallory):
-                await bob.ask(owner, b"hello")
-            path = alice.folder / "data"
-            path.write_bytes(b"secret")
-            blob = from_(alice.store.put(path, rule), alice)
-            refused = "the one that you read for is none"
-            with pytest.raises(Unreachable, match=refused):
-                await bob.fetch_for(blob, mallory)
-            assert not bob.store.holds(blob.cid)
-            await bob.fetch_for(blob, carol)
-            assert bob.store.holds(blob.cid)
-            # It is here now, and not for him.
-            with pytest.raises(Unreachable, match=refused):
-                await bob.fetch_for(blob, mallory)
-            assert mallory.peer_id not in bob.store.parties(blob.cid)
-            for source in (alice, bob):
-                with pytest.raises(Unreachable, match="keeps it within the org"):
-                    await mallory.get(from_(blob, source))
-
-    run(story)
+    async with running(alice, bob, carol, mallory):
+        for owner in (carol, mallory):
+            await bob.ask(owner, b"hello")
+        path = alice.folder / "data"
+        path.write_bytes(b"secret")
+        blob = from_(alice.store.put(path, rule), alice)
+        refused = "the one that you read for is none"
+        with pytest.raises(Unreachable, match=refused):
+            await bob.fetch_for(blob, mallory)
+        assert not bob.store.holds(blob.cid)
+        await bob.fetch_for(blob, carol)
+        assert bob.store.holds(blob.cid)
+        # It is here now, and not for him.
+        with pytest.raises(Unreachable, match=refused):
+            await bob.fetch_for(blob, mallory)
+        assert mallory.peer_id not in bob.store.parties(blob.cid)
+        for source in (alice, bob):
+            with pytest.raises(Unreachable, match="keeps it within the org"):
+                await mallory.get(from_(blob, source))
 
 
-def test_who_asks_that_content_be_held_is_no_party_to_what_he_may_not_read(tmp_path: Path) -> None:
+@in_trio
+async def test_who_asks_that_content_be_held_is_no_party_to_what_he_may_not_read(
+    tmp_path: Path,
+) -> None:
     rules = charter(Scope.ORG)
     alice, bob = Member(tmp_path / "alice", "acme", rules), Member(tmp_path / "bob", "acme", rules)
     mallory = Member(tmp_path / "mallory", "other", rules)
-
-    async def story() -> None:
-        async with running(alice, bob, mallory):
-            blob = alice.put(b"secret")
-            assert await is_held(alice.stack, alice.exchange, bob.contact, blob, bytes(16))
-            for each in (from_(blob, bob), blob):
-                own = mallory.stack, mallory.exchange
-                assert not await is_held(*own, bob.contact, each, bytes(16), each.sources)
-            with pytest.raises(Unreachable, match="keeps it within the org"):
-                await mallory.get(from_(blob, bob))
-
-    run(story)
+    async with running(alice, bob, mallory):
+        blob = alice.put(b"secret")
+        assert await is_held(alice.stack, alice.exchange, bob.contact, blob, bytes(16))
+        for each in (from_(blob, bob), blob):
+            own = mallory.stack, mallory.exchange
+            assert not await is_held(*own, bob.contact, each, bytes(16), each.sources)
+        with pytest.raises(Unreachable, match="keeps it within the org"):
+            await mallory.get(from_(blob, bob))
 
 
 def test_the_delegation_of_one_who_is_banned_counts_no_more(tmp_path: Path) -> None:
@@ -149,20 +145,17 @@ def test_of_many_who_have_no_lease_the_latest_are_known(tmp_path: Path) -> None:
     assert readers.leaves_out(blob, bob.peer_id)
 
 
-def test_workers_that_are_to_agree_are_not_told_of_each_other(tmp_path: Path) -> None:
+@in_trio
+async def test_workers_that_are_to_agree_are_not_told_of_each_other(tmp_path: Path) -> None:
     alice, bob, carol = (Member(tmp_path / x, "acme") for x in ("alice", "bob", "carol"))
     checked = {carol.peer_id}
     alice.exchange.readers.is_checked = checked.__contains__
-
-    async def story() -> None:
-        async with running(alice, bob, carol):
-            blob = alice.put(b"input")
-            await bob.fetch(blob)
-            await until(lambda: alice.exchange.who_has(blob.cid))
-            told = alice.exchange.server.holders
-            assert told(blob.cid, carol.peer_id) == ()
-            checked.clear()
-            assert [each.peer_id for each in told(blob.cid, carol.peer_id)] == [bob.peer_id]
-            assert told(blob.cid, bob.peer_id) == ()
-
-    run(story)
+    async with running(alice, bob, carol):
+        blob = alice.put(b"input")
+        await bob.fetch(blob)
+        await until(lambda: alice.exchange.who_has(blob.cid))
+        told = alice.exchange.server.holders
+        assert told(blob.cid, carol.peer_id) == ()
+        checked.clear()
+        assert [each.peer_id for each in told(blob.cid, carol.peer_id)] == [bob.peer_id]
+        assert told(blob.cid, bob.peer_id) == ()

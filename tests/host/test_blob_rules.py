@@ -28,8 +28,8 @@ from tests.host.test_places import SOON_S, Silent
 from tests.support.charters import charter_at
 from tests.support.data_world import ROOT, Holder, from_
 from tests.support.loopback import LISTEN
-from tests.support.stacks import run, running
-from tests.support.waiting import until
+from tests.support.stacks import running
+from tests.support.waiting import in_trio, until
 
 EU = DataRule(region="eu")
 ORG = DataRule(Scope.ORG, Place(org="acme"))
@@ -177,86 +177,79 @@ class Member(Holder):
 
 
 @pytest.mark.parametrize("said", [None, DataRule(Scope.FEDERATION, Place(federation="all"))])
-def test_one_outside_has_nobody_inside_hold_it_by_another_rule(
+@in_trio
+async def test_one_outside_has_nobody_inside_hold_it_by_another_rule(
     tmp_path: Path, said: DataRule | None
 ) -> None:
     alice, bob = Member(tmp_path / "alice", "acme"), Member(tmp_path / "bob", "acme")
     mallory = Member(tmp_path / "mallory", "other")
-
-    async def story() -> None:
-        async with running(alice, bob, mallory):
-            blob = alice.put_by(ORG, b"secret")
-            named = replace(blob, rule=said)
-            assert not await mallory.has_held(named, bob)
-            assert not bob.store.holds(blob.cid)
-            with pytest.raises(Unreachable):
-                await mallory.get(from_(named, alice, bob))
-            with pytest.raises(Unreachable, match="pass on the reference that the owner made"):
-                await bob.fetch(named)  # as a task of mallory's there would
-            # Nor by the reference that the owner made, by which one inside does, and it is kept
-            # from those outside.
-            assert not await mallory.has_held(blob, bob)
-            assert await alice.has_held(blob, bob)
-            with pytest.raises(Unreachable, match="keeps it within the org"):
-                await mallory.get(from_(blob, bob))
-            assert await bob.get(blob) == b"secret"
-
-    run(story)
+    async with running(alice, bob, mallory):
+        blob = alice.put_by(ORG, b"secret")
+        named = replace(blob, rule=said)
+        assert not await mallory.has_held(named, bob)
+        assert not bob.store.holds(blob.cid)
+        with pytest.raises(Unreachable):
+            await mallory.get(from_(named, alice, bob))
+        with pytest.raises(Unreachable, match="pass on the reference that the owner made"):
+            await bob.fetch(named)  # as a task of mallory's there would
+        # Nor by the reference that the owner made, by which one inside does, and it is kept
+        # from those outside.
+        assert not await mallory.has_held(blob, bob)
+        assert await alice.has_held(blob, bob)
+        with pytest.raises(Unreachable, match="keeps it within the org"):
+            await mallory.get(from_(blob, bob))
+        assert await bob.get(blob) == b"secret"
 
 
-def test_the_rule_of_what_did_not_come_is_nobody_s(tmp_path: Path) -> None:
+@in_trio
+async def test_the_rule_of_what_did_not_come_is_nobody_s(tmp_path: Path) -> None:
     """Else one who only knows names would keep all others from that content, at every worker."""
     alice, bob = Member(tmp_path / "alice", "acme"), Member(tmp_path / "bob", "acme")
     mallory = Member(tmp_path / "mallory", "acme")
-
-    async def story() -> None:
-        async with running(alice, bob, mallory):
-            blob = alice.put(b"public")
-            assert not await mallory.has_held(replace(from_(blob), rule=EU), bob)
-            assert bob.store.rules(blob.cid) == ()
-            await bob.fetch(blob)
-            assert await mallory.get(from_(blob, bob)) == b"public"
-
-    run(story)
+    async with running(alice, bob, mallory):
+        blob = alice.put(b"public")
+        assert not await mallory.has_held(replace(from_(blob), rule=EU), bob)
+        assert bob.store.rules(blob.cid) == ()
+        await bob.fetch(blob)
+        assert await mallory.get(from_(blob, bob)) == b"public"
 
 
-def test_what_is_for_the_parties_of_a_job_comes_from_one_of_them_alone(tmp_path: Path) -> None:
+@in_trio
+async def test_what_is_for_the_parties_of_a_job_comes_from_one_of_them_alone(
+    tmp_path: Path,
+) -> None:
     """Else one who has a lease at a worker of its owner has that fetch it for him."""
     alice, bob = Member(tmp_path / "alice", "acme"), Member(tmp_path / "bob", "acme")
     mallory = Member(tmp_path / "mallory", "other")
     for each in (alice, mallory):
         each.exchange.readers.leases_of = {bob.peer_id}.__contains__
+    async with running(alice, bob, mallory), trio.open_nursery() as nursery:
+        await bob.ask(mallory, b"hello")  # whose node gives no word to others' workers
+        blob = alice.put_by(LOCAL, b"secret")
 
-    async def story() -> None:
-        async with running(alice, bob, mallory), trio.open_nursery() as nursery:
-            await bob.ask(mallory, b"hello")  # whose node gives no word to others' workers
-            blob = alice.put_by(LOCAL, b"secret")
+        async def read(blob: Blob, owner: Member) -> None:
+            with bob.store.pinned(blob.cid):
+                await bob.exchange.fetch(blob, owner.peer_id)
 
-            async def read(blob: Blob, owner: Member) -> None:
-                with bob.store.pinned(blob.cid):
-                    await bob.exchange.fetch(blob, owner.peer_id)
-
-            for _ in range(2):  # before it is there, and then
-                with pytest.raises(Unreachable, match="not the one for whom it is fetched"):
-                    await read(blob, mallory)
-                with pytest.raises(Unreachable, match="for the parties of its job"):
-                    await mallory.get(from_(blob, alice, bob))
-                await read(blob, alice)
-            # Who has it himself reads it there, too, and not before it has come.
-            theirs = mallory.put_by(LOCAL, b"secret")
-            await read(theirs, mallory)
-            assert bob.store.parties(blob.cid) == (alice.peer_id, mallory.peer_id)
-            # One that brings nothing keeps its owner waiting no longer than a turn.
-            silent, other = Silent(), alice.put_by(LOCAL, b"more")
-            async with running(silent):
-                whose = from_(other, silent), silent.contact.peer_id
-                nursery.start_soon(bob.exchange.copies, [(tmp_path / "no", whose[0])], whose[1])
-                await until(lambda: silent.opened > 0)
-                with trio.fail_after(2 * SOON_S):
-                    await read(other, alice)
-                nursery.cancel_scope.cancel()
-
-    run(story)
+        for _ in range(2):  # before it is there, and then
+            with pytest.raises(Unreachable, match="not the one for whom it is fetched"):
+                await read(blob, mallory)
+            with pytest.raises(Unreachable, match="for the parties of its job"):
+                await mallory.get(from_(blob, alice, bob))
+            await read(blob, alice)
+        # Who has it himself reads it there, too, and not before it has come.
+        theirs = mallory.put_by(LOCAL, b"secret")
+        await read(theirs, mallory)
+        assert bob.store.parties(blob.cid) == (alice.peer_id, mallory.peer_id)
+        # One that brings nothing keeps its owner waiting no longer than a turn.
+        silent, other = Silent(), alice.put_by(LOCAL, b"more")
+        async with running(silent):
+            whose = from_(other, silent), silent.contact.peer_id
+            nursery.start_soon(bob.exchange.copies, [(tmp_path / "no", whose[0])], whose[1])
+            await until(lambda: silent.opened > 0)
+            with trio.fail_after(2 * SOON_S):
+                await read(other, alice)
+            nursery.cancel_scope.cancel()
 
 
 def test_what_a_job_of_the_state_needs_is_its_node_s_after_a_restart(tmp_path: Path) -> None:

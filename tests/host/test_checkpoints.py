@@ -31,6 +31,7 @@ from formation_p2p.workload.core.checkpoint import MAX_SEQUENCE, Checkpoint
 from tests.support.data_world import Holder, Liar, content, from_
 from tests.support.stacks import run, running
 from tests.support.state_world import job_of as a_job
+from tests.support.waiting import in_trio
 
 JOB = "a" * 16
 TASK = f"{JOB}/0"
@@ -68,40 +69,34 @@ def working(*nodes: Holder) -> None:
         each.exchange.server.hold = each.exchange.held_for_others.hold
 
 
-def test_others_hold_what_they_fetch_from_here(tmp_path: Path) -> None:
+@in_trio
+async def test_others_hold_what_they_fetch_from_here(tmp_path: Path) -> None:
     alice, bob, carol, dave = (Holder(tmp_path / x) for x in ("alice", "bob", "carol", "dave"))
     working(carol)
     submitter = Submitter(bob)
-
-    async def story() -> None:
-        async with running(alice, bob, carol, dave):
-            blob = alice.put(content(2))
-            assert await submitter.keep(blob)
-            assert bob.store.holds(blob.cid)
-            # Dave works for no other.
-            assert await submitter.spread(blob, dave, carol) == 1
-            assert carol.store.holds(blob.cid)
-            assert not dave.store.holds(blob.cid)
-            await submitter.drop(MAX_SEQUENCE)
-            assert await submitter.spread(blob, carol) == 0  # its task has ended
-
-    run(story)
+    async with running(alice, bob, carol, dave):
+        blob = alice.put(content(2))
+        assert await submitter.keep(blob)
+        assert bob.store.holds(blob.cid)
+        # Dave works for no other.
+        assert await submitter.spread(blob, dave, carol) == 1
+        assert carol.store.holds(blob.cid)
+        assert not dave.store.holds(blob.cid)
+        await submitter.drop(MAX_SEQUENCE)
+        assert await submitter.spread(blob, carol) == 0  # its task has ended
 
 
-def test_a_stranger_has_a_node_hold_nothing(tmp_path: Path) -> None:
+@in_trio
+async def test_a_stranger_has_a_node_hold_nothing(tmp_path: Path) -> None:
     carol = Holder(tmp_path / "carol")
     mallory = Holder(tmp_path / "mallory", root=Identity.from_seed(bytes(32)))
     working(carol)
     submitter = Submitter(mallory)
-
-    async def story() -> None:
-        async with running(carol, mallory):
-            blob = from_(mallory.store.add(content(1), "x"), mallory)
-            assert await submitter.keep(blob)
-            assert await submitter.spread(blob, carol) == 0
-            assert not carol.store.holds(blob.cid)
-
-    run(story)
+    async with running(carol, mallory):
+        blob = from_(mallory.store.add(content(1), "x"), mallory)
+        assert await submitter.keep(blob)
+        assert await submitter.spread(blob, carol) == 0
+        assert not carol.store.holds(blob.cid)
 
 
 async def _hold_and_lie(muxed: MuxedStream) -> None:
@@ -115,43 +110,37 @@ async def _hold_and_lie(muxed: MuxedStream) -> None:
         await muxed.write(_framed(Chunk(want.index, MIB)) + bytes(MIB))
 
 
-def test_a_holder_that_serves_wrong_bytes_costs_nothing(tmp_path: Path) -> None:
+@in_trio
+async def test_a_holder_that_serves_wrong_bytes_costs_nothing(tmp_path: Path) -> None:
     alice, bob, carol = (Holder(tmp_path / name) for name in ("alice", "bob", "carol"))
     mallory = Liar(_hold_and_lie)
     submitter = Submitter(bob)
     data = content(1)
-
-    async def story() -> None:
-        async with running(alice, bob, carol, mallory):
-            blob = alice.put(data)
-            assert await submitter.keep(blob)
-            assert await submitter.spread(blob, mallory) == 1
-            assert await carol.get(from_(blob, mallory, bob)) == data
-            # And a worker that lies of what it has saved brings nothing here.
-            other = alice.put(content(1), "other")
-            assert not await submitter.keep(from_(other, mallory), 2)
-            assert not bob.store.holds(other.cid)
-
-    run(story)
+    async with running(alice, bob, carol, mallory):
+        blob = alice.put(data)
+        assert await submitter.keep(blob)
+        assert await submitter.spread(blob, mallory) == 1
+        assert await carol.get(from_(blob, mallory, bob)) == data
+        # And a worker that lies of what it has saved brings nothing here.
+        other = alice.put(content(1), "other")
+        assert not await submitter.keep(from_(other, mallory), 2)
+        assert not bob.store.holds(other.cid)
 
 
-def test_what_tasks_on_one_worker_save_keeps_to_its_share(tmp_path: Path) -> None:
+@in_trio
+async def test_what_tasks_on_one_worker_save_keeps_to_its_share(tmp_path: Path) -> None:
     alice, carol = Holder(tmp_path / "alice"), Holder(tmp_path / "carol")
     bob = Holder(tmp_path / "bob", limit_bytes=8 * MIB)
     submitter = Submitter(bob)
     share = 8 // WORKER_SHARE
-
-    async def story() -> None:
-        async with running(alice, bob, carol):
-            for number in range(share):
-                assert await submitter.keep(alice.put(content(1), f"{number}"), 1, f"{number}")
-            assert not await submitter.keep(alice.put(content(1), "more"), 1, "more")
-            assert await submitter.keep(carol.put(content(1)), 1, "other")
-            # What has ended makes room.
-            await submitter.keeper.perform(DropCheckpoints("0", JOB, MAX_SEQUENCE, cause="test"))
-            assert await submitter.keep(alice.put(content(1), "again"), 1, "more")
-
-    run(story)
+    async with running(alice, bob, carol):
+        for number in range(share):
+            assert await submitter.keep(alice.put(content(1), f"{number}"), 1, f"{number}")
+        assert not await submitter.keep(alice.put(content(1), "more"), 1, "more")
+        assert await submitter.keep(carol.put(content(1)), 1, "other")
+        # What has ended makes room.
+        await submitter.keeper.perform(DropCheckpoints("0", JOB, MAX_SEQUENCE, cause="test"))
+        assert await submitter.keep(alice.put(content(1), "again"), 1, "more")
 
 
 @contextmanager
@@ -201,16 +190,13 @@ def test_the_newest_of_a_job_that_is_kept_outlives_the_node(tmp_path: Path) -> N
         run(lambda: next_life(journal))
 
 
-def test_one_that_is_dropped_while_it_comes_leaves_nothing(tmp_path: Path) -> None:
+@in_trio
+async def test_one_that_is_dropped_while_it_comes_leaves_nothing(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     submitter = Submitter(bob)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(1))
-            gone = replace(blob, sources=())
-            assert not await submitter.keep(gone)  # from no peer
-            await submitter.drop(MAX_SEQUENCE)  # of a task of which nothing is held
-            assert await submitter.keep(blob)
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(1))
+        gone = replace(blob, sources=())
+        assert not await submitter.keep(gone)  # from no peer
+        await submitter.drop(MAX_SEQUENCE)  # of a task of which nothing is held
+        assert await submitter.keep(blob)

@@ -50,253 +50,222 @@ from tests.support.circuits import (
     reserved,
 )
 from tests.support.protobuf import integer, octets
-from tests.support.stacks import Node, run, running
-from tests.support.waiting import HANGS_S, until
+from tests.support.stacks import Node, running
+from tests.support.waiting import HANGS_S, in_trio, until
 
 DENIED = Answered(Status.PERMISSION_DENIED)
 
 
-def test_who_is_no_member_is_refused() -> None:
-    async def story() -> None:
-        mallory = Node(listen=(), circuits=circuits(grant=b"forged"))
-        async with relayed() as world, running(mallory):
-            for request in (Reserve(b"forged"), Connect(world.worker.peer_id, b"forged")):
-                assert await requested(mallory, world.gate, request) == DENIED
-            with pytest.raises(RemoteError, match="PERMISSION_DENIED"):
-                await mallory.stack.swarm.dialler.dial(world.circuit)
-
-    run(story)
+@in_trio
+async def test_who_is_no_member_is_refused() -> None:
+    mallory = Node(listen=(), circuits=circuits(grant=b"forged"))
+    async with relayed() as world, running(mallory):
+        for request in (Reserve(b"forged"), Connect(world.worker.peer_id, b"forged")):
+            assert await requested(mallory, world.gate, request) == DENIED
+        with pytest.raises(RemoteError, match="PERMISSION_DENIED"):
+            await mallory.stack.swarm.dialler.dial(world.circuit)
 
 
-def test_a_grant_of_another_peer_does_not_help() -> None:
+@in_trio
+async def test_a_grant_of_another_peer_does_not_help() -> None:
     """What is admitted is a grant with its bearer; here the gate judges as a node's does."""
-
-    async def story() -> None:
-        async with relayed() as world:
-            theirs = world.worker.peer_id
-            relaying(world.gate).relay._admits = lambda grant, peer, now: peer == theirs
-            assert await requested(world.bob, world.gate, Reserve(GRANT)) == DENIED
-
-    run(story)
+    async with relayed() as world:
+        theirs = world.worker.peer_id
+        relaying(world.gate).relay._admits = lambda grant, peer, now: peer == theirs
+        assert await requested(world.bob, world.gate, Reserve(GRANT)) == DENIED
 
 
-def test_nobody_reserves_for_another() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            named = octets(2, octets(1, peer_id_to_bytes(world.gate.peer_id)))
-            request = integer(1, 0) + named + octets(100, GRANT)
-            assert await requested(world.bob, world.gate, request) == DENIED
-
-    run(story)
+@in_trio
+async def test_nobody_reserves_for_another() -> None:
+    async with relayed() as world:
+        named = octets(2, octets(1, peer_id_to_bytes(world.gate.peer_id)))
+        request = integer(1, 0) + named + octets(100, GRANT)
+        assert await requested(world.bob, world.gate, request) == DENIED
 
 
-def test_what_makes_no_sense_is_answered_so() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            for raw in (b"\xff", integer(1, 2), octets(100, bytes(MAX_GRANT_BYTES + 1))):
-                answer = await requested(world.bob, world.gate, raw)
-                assert answer == Answered(Status.MALFORMED)
-
-    run(story)
+@in_trio
+async def test_what_makes_no_sense_is_answered_so() -> None:
+    async with relayed() as world:
+        for raw in (b"\xff", integer(1, 2), octets(100, bytes(MAX_GRANT_BYTES + 1))):
+            answer = await requested(world.bob, world.gate, raw)
+            assert answer == Answered(Status.MALFORMED)
 
 
-def test_there_is_no_hop_over_a_circuit() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            inner = world.worker.stack
-            relay = Relay(world.worker.identity, RelayFor.ANYONE, lambda *_: True)
-            relays = Relaying(relay, inner.swarm, inner.own, inner.reserving.circuits.widening)
-            inner.served.by_protocol[HOP_PROTOCOL] = relays.serve
-            connection = await world.bob.stack.swarm.dialler.dial(world.circuit)
-            for request in (Reserve(), Connect(world.gate.peer_id)):
-                stream = await connection.open(HOP_PROTOCOL)
-                await stream.write(encode_frame(encode_hop(request)))
-                raw = await read_frame(stream, MAX_MESSAGE_BYTES)
-                assert raw == encode_hop(DENIED)
-
-    run(story)
+@in_trio
+async def test_there_is_no_hop_over_a_circuit() -> None:
+    async with relayed() as world:
+        inner = world.worker.stack
+        relay = Relay(world.worker.identity, RelayFor.ANYONE, lambda *_: True)
+        relays = Relaying(relay, inner.swarm, inner.own, inner.reserving.circuits.widening)
+        inner.served.by_protocol[HOP_PROTOCOL] = relays.serve
+        connection = await world.bob.stack.swarm.dialler.dial(world.circuit)
+        for request in (Reserve(), Connect(world.gate.peer_id)):
+            stream = await connection.open(HOP_PROTOCOL)
+            await stream.write(encode_frame(encode_hop(request)))
+            raw = await read_frame(stream, MAX_MESSAGE_BYTES)
+            assert raw == encode_hop(DENIED)
 
 
-def test_of_a_thousand_circuits_a_few_are_had_and_the_gate_goes_on() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            answers: Counter[Status] = Counter()
-            most = RelayParameters().max_circuits_of_member
-            ask = Connect(world.worker.peer_id, GRANT)
-
-            async def one() -> None:
-                try:
-                    reply = await held(world.bob, world.gate, ask)
-                except RemoteError:
-                    answers[Status.UNEXPECTED] += 1  # too many streams at once
-                else:
-                    answers[reply.status] += 1
-
-            honest = Node(listen=())
-            async with running(honest):
-                for _ in range(20):
-                    async with trio.open_nursery() as nursery:
-                        for _ in range(50):
-                            nursery.start_soon(one)
-                    assert await honest.ask(world.gate, b"hello") == b"re:hello"
-                    assert relaying(world.gate).relay.circuits <= most
-            assert answers.total() == 1000
-            assert answers[Status.OK] <= RelayParameters().request_burst + 60
-            assert answers[Status.RESOURCE_LIMIT_EXCEEDED] > 500
-
+@in_trio
+async def test_of_a_thousand_circuits_a_few_are_had_and_the_gate_goes_on() -> None:
     async def held(node: Node, gate: Node, request: Connect) -> Answered:
         reply = await requested(node, gate, request)
         assert isinstance(reply, Answered)
         return reply
 
-    run(story)
+    async with relayed() as world:
+        answers: Counter[Status] = Counter()
+        most = RelayParameters().max_circuits_of_member
+        ask = Connect(world.worker.peer_id, GRANT)
+
+        async def one() -> None:
+            try:
+                reply = await held(world.bob, world.gate, ask)
+            except RemoteError:
+                answers[Status.UNEXPECTED] += 1  # too many streams at once
+            else:
+                answers[reply.status] += 1
+
+        honest = Node(listen=())
+        async with running(honest):
+            for _ in range(20):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(50):
+                        nursery.start_soon(one)
+                assert await honest.ask(world.gate, b"hello") == b"re:hello"
+                assert relaying(world.gate).relay.circuits <= most
+        assert answers.total() == 1000
+        assert answers[Status.OK] <= RelayParameters().request_burst + 60
+        assert answers[Status.RESOURCE_LIMIT_EXCEEDED] > 500
 
 
-def test_circuits_that_are_asked_for_and_not_used_are_bounded() -> None:
+@in_trio
+async def test_circuits_that_are_asked_for_and_not_used_are_bounded() -> None:
     """The far end takes each, and waits for a handshake that does not come."""
-
-    async def story() -> None:
-        async with relayed() as world:
-            ask = Connect(world.worker.peer_id, GRANT)
-            streams = [await opened(world.bob, world.gate, ask) for _ in range(3)]
-            assert relaying(world.gate).relay.circuits == 3
-            assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
-            world.bob.stack.swarm.abort_peer(world.gate.peer_id, "gone")
-            await until(lambda: relaying(world.gate).relay.circuits == 0)
-            assert all(stream.broken for stream in streams)
-
-    run(story)
+    async with relayed() as world:
+        ask = Connect(world.worker.peer_id, GRANT)
+        streams = [await opened(world.bob, world.gate, ask) for _ in range(3)]
+        assert relaying(world.gate).relay.circuits == 3
+        assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
+        world.bob.stack.swarm.abort_peer(world.gate.peer_id, "gone")
+        await until(lambda: relaying(world.gate).relay.circuits == 0)
+        assert all(stream.broken for stream in streams)
 
 
-def test_few_peers_do_not_take_all_circuits_of_another() -> None:
+@in_trio
+async def test_few_peers_do_not_take_all_circuits_of_another() -> None:
     """Each holds as many as two peers may have between them."""
-
-    async def story() -> None:
-        limits = RelayParameters(max_circuits_of_member=8)
-        hands = [Node(listen=(), circuits=circuits()) for _ in range(2)]
-        async with relayed() as world, running(*hands):
-            relay = relaying(world.gate).relay
-            relay._parameters = limits
-            address = CircuitAddress.parse(world.circuit.addresses[0])
-            held = [
-                await hand.stack.reserving.circuits.dial(address, world.worker.peer_id)
-                for hand in hands
-                for _ in range(limits.max_circuits_of_pair)
-            ]
-            assert relay.circuits == len(held)
-            assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
-            assert relay.circuits == len(held)
-            assert world.bob.gone == []
-
-    run(story)
+    limits = RelayParameters(max_circuits_of_member=8)
+    hands = [Node(listen=(), circuits=circuits()) for _ in range(2)]
+    async with relayed() as world, running(*hands):
+        relay = relaying(world.gate).relay
+        relay._parameters = limits
+        address = CircuitAddress.parse(world.circuit.addresses[0])
+        held = [
+            await hand.stack.reserving.circuits.dial(address, world.worker.peer_id)
+            for hand in hands
+            for _ in range(limits.max_circuits_of_pair)
+        ]
+        assert relay.circuits == len(held)
+        assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
+        assert relay.circuits == len(held)
+        assert world.bob.gone == []
 
 
 @pytest.mark.parametrize("said", [b"", proposal(NOISE_PROTOCOL)])
-def test_handshakes_that_never_come_keep_no_other_away(said: bytes) -> None:
-    async def story() -> None:
-        each = RelayParameters().max_circuits_of_pair
-        silent = [Node(listen=(), circuits=circuits()) for _ in range(MAX_INCOMING // each)]
-        async with relayed() as world, running(*silent):
-            ask = Connect(world.worker.peer_id, GRANT)
-            streams = [await opened(who, world.gate, ask) for who in silent for _ in range(each)]
-            for stream in streams:
-                await stream.write(said)
-            incoming = world.worker.stack.reserving.circuits._incoming
-            await until(lambda: len(incoming[world.gate.peer_id]) == MAX_INCOMING)
-            assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
-            await until(lambda: any(stream.broken for stream in streams))
-            assert len(incoming[world.gate.peer_id]) == MAX_INCOMING - 1
-
-    run(story)
+@in_trio
+async def test_handshakes_that_never_come_keep_no_other_away(said: bytes) -> None:
+    each = RelayParameters().max_circuits_of_pair
+    silent = [Node(listen=(), circuits=circuits()) for _ in range(MAX_INCOMING // each)]
+    async with relayed() as world, running(*silent):
+        ask = Connect(world.worker.peer_id, GRANT)
+        streams = [await opened(who, world.gate, ask) for who in silent for _ in range(each)]
+        for stream in streams:
+            await stream.write(said)
+        incoming = world.worker.stack.reserving.circuits._incoming
+        await until(lambda: len(incoming[world.gate.peer_id]) == MAX_INCOMING)
+        assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
+        await until(lambda: any(stream.broken for stream in streams))
+        assert len(incoming[world.gate.peer_id]) == MAX_INCOMING - 1
 
 
-def test_one_gate_brings_a_part_of_the_connections_that_may_come_in() -> None:
-    async def story() -> None:
-        gate = Node(circuits=circuits(RelaySettings()))
-        async with running(gate):
-            few = replace(DEFAULTS, max_inbound=8)
-            worker = Node(circuits=circuits(gates=(gate.contact,)), parameters=few)
-            others = [Node(listen=(), circuits=circuits()) for _ in range(3)]
-            async with running(worker, *others):
-                await reserved(gate, worker.peer_id)
-                bob, carol, dave = others
-                circuit = circuit_to(gate, worker)
-                assert await bob.ask(circuit, b"hello") == b"re:hello"
-                assert await carol.ask(circuit, b"hello") == b"re:hello"
-                with pytest.raises(RemoteError):
-                    await dave.ask(circuit, b"hello", timeout_s=2)
-                assert await dave.ask(worker, b"hello") == b"re:hello"
-
-    run(story)
+@in_trio
+async def test_one_gate_brings_a_part_of_the_connections_that_may_come_in() -> None:
+    gate = Node(circuits=circuits(RelaySettings()))
+    async with running(gate):
+        few = replace(DEFAULTS, max_inbound=8)
+        worker = Node(circuits=circuits(gates=(gate.contact,)), parameters=few)
+        others = [Node(listen=(), circuits=circuits()) for _ in range(3)]
+        async with running(worker, *others):
+            await reserved(gate, worker.peer_id)
+            bob, carol, dave = others
+            circuit = circuit_to(gate, worker)
+            assert await bob.ask(circuit, b"hello") == b"re:hello"
+            assert await carol.ask(circuit, b"hello") == b"re:hello"
+            with pytest.raises(RemoteError):
+                await dave.ask(circuit, b"hello", timeout_s=2)
+            assert await dave.ask(worker, b"hello") == b"re:hello"
 
 
-def test_gates_of_strangers_serve_only_while_that_of_the_network_does_not() -> None:
-    async def story() -> None:
-        anyone = RelaySettings(RelayFor.ANYONE)
-        gate, *strangers = (Node(circuits=circuits(anyone)) for _ in range(3))
-        async with running(gate):
-            worker = Node(circuits=circuits(gates=(gate.contact,)))
-            async with running(worker, *strangers):
-                await reserved(gate, worker.peer_id)
-                for stranger in strangers:
-                    assert await stranger.ask(worker, b"hello") == b"re:hello"
-                    stranger.stack.advertise(serving=False)  # which pushes what it is
-                known = worker.stack.reserving._reservations._gates
-                await until(lambda: len(known) == 3)
-                await trio.sleep(0.2)
-                assert not any(relaying(s).relay.is_reserved(worker.peer_id) for s in strangers)
-                await gate.stack.close()
-                for stranger in strangers:
-                    await reserved(stranger, worker.peer_id)
-
-    run(story)
+@in_trio
+async def test_gates_of_strangers_serve_only_while_that_of_the_network_does_not() -> None:
+    anyone = RelaySettings(RelayFor.ANYONE)
+    gate, *strangers = (Node(circuits=circuits(anyone)) for _ in range(3))
+    async with running(gate):
+        worker = Node(circuits=circuits(gates=(gate.contact,)))
+        async with running(worker, *strangers):
+            await reserved(gate, worker.peer_id)
+            for stranger in strangers:
+                assert await stranger.ask(worker, b"hello") == b"re:hello"
+                stranger.stack.advertise(serving=False)  # which pushes what it is
+            known = worker.stack.reserving._reservations._gates
+            await until(lambda: len(known) == 3)
+            await trio.sleep(0.2)
+            assert not any(relaying(s).relay.is_reserved(worker.peer_id) for s in strangers)
+            await gate.stack.close()
+            for stranger in strangers:
+                await reserved(stranger, worker.peer_id)
 
 
-def test_a_stream_that_asks_for_nothing_is_reset() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            stream = await world.bob.stack.open(world.gate.contact, HOP_PROTOCOL, timeout_s=HANGS_S)
-            with pytest.raises(IOException):
-                await stream.read(1)
-
-    run(story)
+@in_trio
+async def test_a_stream_that_asks_for_nothing_is_reset() -> None:
+    async with relayed() as world:
+        stream = await world.bob.stack.open(world.gate.contact, HOP_PROTOCOL, timeout_s=HANGS_S)
+        with pytest.raises(IOException):
+            await stream.read(1)
 
 
-def test_only_a_gate_that_was_reserved_at_brings_circuits() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            mallory = Node(listen=())
-            async with running(mallory):
-                stream = await mallory.stack.open(
-                    world.worker.contact, STOP_PROTOCOL, timeout_s=HANGS_S
-                )
-                incoming = Incoming(world.bob.peer_id)
-                await stream.write(encode_frame(encode_stop(incoming)))
-                raw = await read_frame(stream, MAX_MESSAGE_BYTES)
-                assert parse_stop(raw) == DENIED
-
-    run(story)
+@in_trio
+async def test_only_a_gate_that_was_reserved_at_brings_circuits() -> None:
+    async with relayed() as world:
+        mallory = Node(listen=())
+        async with running(mallory):
+            stream = await mallory.stack.open(
+                world.worker.contact, STOP_PROTOCOL, timeout_s=HANGS_S
+            )
+            incoming = Incoming(world.bob.peer_id)
+            await stream.write(encode_frame(encode_stop(incoming)))
+            raw = await read_frame(stream, MAX_MESSAGE_BYTES)
+            assert parse_stop(raw) == DENIED
 
 
-def test_a_gate_that_names_another_as_who_comes_is_not_believed() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            liar = relaying(world.gate)
-            true_ask = liar.relay.connect
+@in_trio
+async def test_a_gate_that_names_another_as_who_comes_is_not_believed() -> None:
+    async with relayed() as world:
+        liar = relaying(world.gate)
+        true_ask = liar.relay.connect
 
-            def lies(*told: object, **more: object) -> object:
-                circuit = true_ask(*told, **more)  # type: ignore[arg-type]
-                object.__setattr__(circuit, "source", world.gate.peer_id)
-                liar.relay._of.update([world.gate.peer_id])
-                return circuit
+        def lies(*told: object, **more: object) -> object:
+            circuit = true_ask(*told, **more)  # type: ignore[arg-type]
+            object.__setattr__(circuit, "source", world.gate.peer_id)
+            liar.relay._of.update([world.gate.peer_id])
+            return circuit
 
-            liar.relay.connect = lies  # type: ignore[method-assign,assignment]
-            connection = await world.bob.stack.swarm.dialler.dial(world.circuit)
-            await until(lambda: connection.is_closed)
-            assert world.worker.requests == []
-            assert world.worker.stack.swarm.connection_to(world.bob.peer_id) is None
-
-    run(story)
+        liar.relay.connect = lies  # type: ignore[method-assign,assignment]
+        connection = await world.bob.stack.swarm.dialler.dial(world.circuit)
+        await until(lambda: connection.is_closed)
+        assert world.worker.requests == []
+        assert world.worker.stack.swarm.connection_to(world.bob.peer_id) is None
 
 
 class FalseGate(Node):
@@ -328,22 +297,20 @@ class FalseGate(Node):
         Answered(Status.RESERVATION_REFUSED),
     ],
 )
-def test_a_gate_that_lies_or_stalls_costs_nothing_but_its_place(reply: HopReply | None) -> None:
-    async def story() -> None:
-        false, true = FalseGate(reply), Node(circuits=circuits(RelaySettings()))
-        async with running(false, true):
-            gates = (false.contact, true.contact)
-            worker = Node(circuits=circuits(gates=gates))
-            bob, carol = (Node(listen=(), circuits=circuits()) for _ in range(2))
-            async with running(worker, bob, carol):
-                await reserved(true, worker.peer_id)
-                await until(lambda: false.hops == 1)
-                lie = circuit_to(false, worker)
-                with pytest.raises(RemoteError):
-                    await bob.ask(lie, b"hello", timeout_s=1)
-                both = Contact(
-                    worker.peer_id, (*lie.addresses, *circuit_to(true, worker).addresses)
-                )
-                assert await carol.ask(both, b"hello") == b"re:hello"
-
-    run(story)
+@in_trio
+async def test_a_gate_that_lies_or_stalls_costs_nothing_but_its_place(
+    reply: HopReply | None,
+) -> None:
+    false, true = FalseGate(reply), Node(circuits=circuits(RelaySettings()))
+    async with running(false, true):
+        gates = (false.contact, true.contact)
+        worker = Node(circuits=circuits(gates=gates))
+        bob, carol = (Node(listen=(), circuits=circuits()) for _ in range(2))
+        async with running(worker, bob, carol):
+            await reserved(true, worker.peer_id)
+            await until(lambda: false.hops == 1)
+            lie = circuit_to(false, worker)
+            with pytest.raises(RemoteError):
+                await bob.ask(lie, b"hello", timeout_s=1)
+            both = Contact(worker.peer_id, (*lie.addresses, *circuit_to(true, worker).addresses))
+            assert await carol.ask(both, b"hello") == b"re:hello"

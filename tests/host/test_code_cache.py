@@ -26,7 +26,7 @@ from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.code_bundle import MAX_BUNDLE_BYTES, CodeFile, write_bundle
 from simulations.branch import branches
 from tests.support.users import be_ordinary
-from tests.support.waiting import run
+from tests.support.waiting import in_trio, run
 
 
 class Blobs:
@@ -63,7 +63,8 @@ def left(root: Path) -> list[Path]:
     return sorted(path for boot in root.iterdir() for path in boot.iterdir())
 
 
-def test_a_bundle_is_fetched_once_and_cannot_be_written_to(tmp_path: Path) -> None:
+@in_trio
+async def test_a_bundle_is_fetched_once_and_cannot_be_written_to(tmp_path: Path) -> None:
     blobs, cache = Blobs(), CodeCache(tmp_path)
     tool = CodeFile("shop/tool", b"#!/bin/sh\n", executable=True)
     blob = blobs.has(write_bundle([tool, CodeFile("shop/prices.py", b"x = 1\n")]))
@@ -74,14 +75,11 @@ def test_a_bundle_is_fetched_once_and_cannot_be_written_to(tmp_path: Path) -> No
             seen.append(folder)
             assert (folder / "shop" / "prices.py").read_text() == "x = 1\n"
 
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(use)
-            nursery.start_soon(use)
-        async with CodeCache(tmp_path).held(blob, blobs) as folder:  # another node of the home
-            seen.append(folder)
-
-    run(main)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(use)
+        nursery.start_soon(use)
+    async with CodeCache(tmp_path).held(blob, blobs) as folder:  # another node of the home
+        seen.append(folder)
     assert blobs.fetched == 1
     assert len(set(seen)) == 1
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (seen[0], *seen[0].rglob("*"))}
@@ -108,7 +106,8 @@ def test_who_is_not_root_has_bundles_and_removes_them(tmp_path: Path) -> None:
     assert list(branches([used_as_anyone])) == [None]
 
 
-def test_a_bundle_that_does_not_come_keeps_no_other_waiting(tmp_path: Path) -> None:
+@in_trio
+async def test_a_bundle_that_does_not_come_keeps_no_other_waiting(tmp_path: Path) -> None:
     """Of another owner, on a worker of both: the first names the sources of his."""
     blobs, cache = Blobs(), CodeCache(tmp_path)
     stuck, other = blobs.has(code("stuck")), blobs.has(code("other"))
@@ -119,19 +118,16 @@ def test_a_bundle_that_does_not_come_keeps_no_other_waiting(tmp_path: Path) -> N
         ) -> None:
             await trio.sleep_forever()
 
-    async def main() -> None:
-        async def wait() -> None:
-            async with cache.held(stuck, Silent()):
-                raise AssertionError("it came")
+    async def wait() -> None:
+        async with cache.held(stuck, Silent()):
+            raise AssertionError("it came")
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            async with cache.held(other, blobs) as folder:
-                assert (folder / "shop" / "prices.py").read_text() == "other"
-            nursery.cancel_scope.cancel()
-
-    run(main)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        async with cache.held(other, blobs) as folder:
+            assert (folder / "shop" / "prices.py").read_text() == "other"
+        nursery.cancel_scope.cancel()
     assert len(left(tmp_path)) == 1
 
 
@@ -161,37 +157,34 @@ def million() -> bytes:
     ],
     ids=["empty", "other", "up", "absolute", "both", "huge", "million", "short", "long"],
 )
-def test_a_bad_bundle_is_refused_and_nothing_of_it_stays(tmp_path: Path, bundle: bytes) -> None:
+@in_trio
+async def test_a_bad_bundle_is_refused_and_nothing_of_it_stays(
+    tmp_path: Path, bundle: bytes
+) -> None:
     blobs, cache = Blobs(), CodeCache(tmp_path / "cache")
-
-    async def main() -> None:
-        with pytest.raises(InvalidInput, match="code"):
-            async with cache.held(blobs.has(bundle), blobs):
-                raise AssertionError("it was taken")
-
-    run(main)
+    with pytest.raises(InvalidInput, match="code"):
+        async with cache.held(blobs.has(bundle), blobs):
+            raise AssertionError("it was taken")
     assert left(tmp_path / "cache") == []
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]  # noqa: ASYNC240
 
 
-def test_one_that_is_too_long_is_not_even_fetched(tmp_path: Path) -> None:
+@in_trio
+async def test_one_that_is_too_long_is_not_even_fetched(tmp_path: Path) -> None:
     blobs, cache = Blobs(), CodeCache(tmp_path)
     huge = Blob(Cid(0x71, digest_of(b"")), MAX_BUNDLE_BYTES + 1)
-
-    async def main() -> None:
-        with pytest.raises(InvalidInput, match="has"):
-            async with cache.held(huge, blobs):
-                raise AssertionError("it was taken")
-        nowhere = Blob(Cid(RAW, digest_of(b"gone")), 4)
-        with pytest.raises(Unreachable):
-            async with cache.held(nowhere, blobs):
-                raise AssertionError("it was taken")
-
-    run(main)
+    with pytest.raises(InvalidInput, match="has"):
+        async with cache.held(huge, blobs):
+            raise AssertionError("it was taken")
+    nowhere = Blob(Cid(RAW, digest_of(b"gone")), 4)
+    with pytest.raises(Unreachable):
+        async with cache.held(nowhere, blobs):
+            raise AssertionError("it was taken")
     assert left(tmp_path) == []
 
 
-def test_the_least_lately_used_goes_and_never_what_is_in_use(tmp_path: Path) -> None:
+@in_trio
+async def test_the_least_lately_used_goes_and_never_what_is_in_use(tmp_path: Path) -> None:
     blobs = Blobs()
     cache = CodeCache(tmp_path, max_bytes=100 * KIB, max_bundles=3)
     bundles = [blobs.has(code(f"x = {number}\n")) for number in range(5)]
@@ -201,19 +194,16 @@ def test_the_least_lately_used_goes_and_never_what_is_in_use(tmp_path: Path) -> 
         async with cache.held(blob, blobs) as folder:
             return folder
 
-    async def main() -> None:
-        async with cache.held(bundles[0], blobs) as first:
-            folders = [first]
-            for number, blob in enumerate(bundles[1:], 1):
-                folders.append(await use(blob))
-                os.utime(folders[-1], (number, number))
-            assert [path.exists() for path in folders] == [True, False, False, True, True]
-            with pytest.raises(LocalError, match="code in use fills the cache"):
-                await use(large)
-            assert [path.exists() for path in folders] == [True, False, False, False, False]
-        assert not any(path.name.startswith(("new-", "dead-")) for path in left(tmp_path))
-
-    run(main)
+    async with cache.held(bundles[0], blobs) as first:
+        folders = [first]
+        for number, blob in enumerate(bundles[1:], 1):
+            folders.append(await use(blob))
+            os.utime(folders[-1], (number, number))
+        assert [path.exists() for path in folders] == [True, False, False, True, True]
+        with pytest.raises(LocalError, match="code in use fills the cache"):
+            await use(large)
+        assert [path.exists() for path in folders] == [True, False, False, False, False]
+    assert not any(path.name.startswith(("new-", "dead-")) for path in left(tmp_path))
 
 
 def test_what_an_earlier_boot_or_a_killed_process_left_is_removed(tmp_path: Path) -> None:
@@ -251,7 +241,8 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(("umount", "-l", str(folder)), check=True, timeout=10)
 
 
-def test_a_disk_that_is_full_in_the_middle_is_an_error_and_nothing_stays(
+@in_trio
+async def test_a_disk_that_is_full_in_the_middle_is_an_error_and_nothing_stays(
     small_disk: Callable[[int], Path],
 ) -> None:
     folder = small_disk(200)
@@ -269,13 +260,10 @@ def test_a_disk_that_is_full_in_the_middle_is_an_error_and_nothing_stays(
             with (folder / "others").open("wb") as file:
                 file.write(bytes(free.f_bavail * free.f_frsize - 20 * MIB))
 
-    async def main() -> None:
-        with pytest.raises(OSError, match="No space left"):
-            async with cache.held(blob, FillsUp()):
-                raise AssertionError("it was taken")
-        (folder / "others").unlink()
-        assert left(folder) == []
-        async with cache.held(blob, blobs) as there:
-            assert len(list(there.rglob("data-*"))) == 40
-
-    run(main)
+    with pytest.raises(OSError, match="No space left"):
+        async with cache.held(blob, FillsUp()):
+            raise AssertionError("it was taken")
+    (folder / "others").unlink()
+    assert left(folder) == []
+    async with cache.held(blob, blobs) as there:
+        assert len(list(there.rglob("data-*"))) == 40

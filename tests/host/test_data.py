@@ -43,72 +43,61 @@ from formation_p2p.workload.core.process import ProcessSpec
 from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.support.drivers_world import Recorder, bare_machine
 from tests.support.stacks import run, running
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, in_trio, until
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 5 * MIB, 5 * MIB + 7])
-def test_a_blob_arrives_as_it_was_put(tmp_path: Path, size: int) -> None:
+@in_trio
+async def test_a_blob_arrives_as_it_was_put(tmp_path: Path, size: int) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob", listen=())
     data = os.urandom(size)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(data)
-            assert await bob.get(blob) == data
-            await bob.fetch(blob)
-            assert bob.store.holds(blob.cid)
-            assert {path.name for path in (tmp_path / "bob").iterdir()} == {"blobs", "got"}
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(data)
+        assert await bob.get(blob) == data
+        await bob.fetch(blob)
+        assert bob.store.holds(blob.cid)
+        assert {path.name for path in (tmp_path / "bob").iterdir()} == {"blobs", "got"}
 
 
-def test_it_comes_over_a_connection_that_the_one_who_has_it_opened(tmp_path: Path) -> None:
+@in_trio
+async def test_it_comes_over_a_connection_that_the_one_who_has_it_opened(tmp_path: Path) -> None:
     """A submitter that listens nowhere serves the workers that it has dialled."""
     alice, bob = Holder(tmp_path / "alice", listen=()), Holder(tmp_path / "bob")
     data = content(2.5)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            await alice.ask(bob, b"hello")
-            assert await bob.get(alice.put(data)) == data
-
-    run(story)
+    async with running(alice, bob):
+        await alice.ask(bob, b"hello")
+        assert await bob.get(alice.put(data)) == data
 
 
-def test_progress_is_told_and_ends_with_all_of_it(tmp_path: Path) -> None:
+@in_trio
+async def test_progress_is_told_and_ends_with_all_of_it(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     seen: list[tuple[int, int]] = []
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(3))
-            reported = lambda done, size: seen.append((done, size))  # noqa: E731
-            await bob.exchange.download(blob, tmp_path / "got", reported)
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(3))
+        reported = lambda done, size: seen.append((done, size))  # noqa: E731
+        await bob.exchange.download(blob, tmp_path / "got", reported)
     assert seen[0] == (0, 3 * MIB)
     assert seen[-1] == (3 * MIB, 3 * MIB)
 
 
-def test_two_who_want_the_same_at_once_share_one_fetch(tmp_path: Path) -> None:
+@in_trio
+async def test_two_who_want_the_same_at_once_share_one_fetch(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(4))
-            async with trio.open_nursery() as nursery:
-                for _ in range(3):
-                    nursery.start_soon(bob.fetch, blob)
-            assert alice.sent_bytes == 4 * MIB
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(4))
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(bob.fetch, blob)
+        assert alice.sent_bytes == 4 * MIB
 
 
 # -- who may have it ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["another network's", "another peer's", "none"])
-def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) -> None:
+@in_trio
+async def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) -> None:
     other = Identity.from_seed(bytes(32))
     alice = Holder(tmp_path / "alice")
     grant = {
@@ -120,17 +109,14 @@ def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) 
     mallory.exchange.grant = grant
     read: list[Cid] = []
     alice.exchange.server.content = read.append
-
-    async def story() -> None:
-        async with running(alice, mallory):
-            with pytest.raises(Unreachable, match="not allowed"):
-                await mallory.get(alice.put(content(0.1)))
-            assert read == []
-
-    run(story)
+    async with running(alice, mallory):
+        with pytest.raises(Unreachable, match="not allowed"):
+            await mallory.get(alice.put(content(0.1)))
+        assert read == []
 
 
-def test_the_files_of_the_next_task_are_laid_out_before_its_turn(tmp_path: Path) -> None:
+@in_trio
+async def test_the_files_of_the_next_task_are_laid_out_before_its_turn(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob", listen=())
     driver = ProcessDriver(bare_machine())
     scratch = tmp_path / "scratch"
@@ -149,91 +135,79 @@ def test_the_files_of_the_next_task_are_laid_out_before_its_turn(tmp_path: Path)
     def laid_out() -> list[Path]:
         return list(scratch.iterdir())
 
-    async def story() -> None:
-        async with running(alice, bob):
-            one, other = alice.put(content(1)), alice.put(content(2), "other")
-            (alice.folder / "other").unlink()
-            await driver.look_ahead(execution(reading(one)))  # a driver without blobs fetches none
-            await driver.look_ahead(execution(b"no spec"))
-            driver.blobs = bob.exchange
-            too_large = reading(one, replace(other, size_bytes=MAX_AHEAD_BYTES))
-            await driver.look_ahead(execution(too_large))
-            assert not bob.store.holds(one.cid)
-            await driver.look_ahead(execution(reading(other)))  # its run tells that it has gone
-            assert not bob.store.holds(other.cid)
-            assert laid_out() == []
-            for which in ("taken back", "one"):
-                await driver.look_ahead(execution(reading(one), which))
-            assert bob.store.holds(one.cid)
-            (folder,) = laid_out()
-            assert sorted(path.name for path in folder.iterdir()) == ["0", "small"]
-            number = (folder / "small").stat().st_ino
-            async with scratch_folder(scratch) as own:
-                outcome = await driver.run(execution(reading(one), root=own), recorder)
-            assert isinstance(outcome, Succeeded)
-            assert recorder.text("stdout") == f"hi {number} small\n"
-            await driver.look_ahead(execution(reading(one), "not to come"))
-            async with scratch_folder(scratch) as own:
-                outcome = await driver.run(execution(reading(one), "another", root=own), recorder)
-            assert isinstance(outcome, Succeeded)
-            await driver.look_ahead(execution(reading(one), "nor this"))
-            await driver.end_lease("lease")
-            assert laid_out() == []
-
-    run(story)
+    async with running(alice, bob):
+        one, other = alice.put(content(1)), alice.put(content(2), "other")
+        (alice.folder / "other").unlink()
+        await driver.look_ahead(execution(reading(one)))  # a driver without blobs fetches none
+        await driver.look_ahead(execution(b"no spec"))
+        driver.blobs = bob.exchange
+        too_large = reading(one, replace(other, size_bytes=MAX_AHEAD_BYTES))
+        await driver.look_ahead(execution(too_large))
+        assert not bob.store.holds(one.cid)
+        await driver.look_ahead(execution(reading(other)))  # its run tells that it has gone
+        assert not bob.store.holds(other.cid)
+        assert laid_out() == []
+        for which in ("taken back", "one"):
+            await driver.look_ahead(execution(reading(one), which))
+        assert bob.store.holds(one.cid)
+        (folder,) = laid_out()
+        assert sorted(path.name for path in folder.iterdir()) == ["0", "small"]
+        number = (folder / "small").stat().st_ino
+        async with scratch_folder(scratch) as own:
+            outcome = await driver.run(execution(reading(one), root=own), recorder)
+        assert isinstance(outcome, Succeeded)
+        assert recorder.text("stdout") == f"hi {number} small\n"
+        await driver.look_ahead(execution(reading(one), "not to come"))
+        async with scratch_folder(scratch) as own:
+            outcome = await driver.run(execution(reading(one), "another", root=own), recorder)
+        assert isinstance(outcome, Succeeded)
+        await driver.look_ahead(execution(reading(one), "nor this"))
+        await driver.end_lease("lease")
+        assert laid_out() == []
 
 
-def test_what_nobody_has_is_given_up_with_the_reason_of_each(tmp_path: Path) -> None:
+@in_trio
+async def test_what_nobody_has_is_given_up_with_the_reason_of_each(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = from_(alice.put(content(0.1)), alice)
-            (alice.folder / "content").unlink()
-            with pytest.raises(Unreachable, match=f"{alice.peer_id} does not have it"):
-                await bob.fetch(blob)
-            assert not bob.store.holds(blob.cid)
-
-    run(story)
+    async with running(alice, bob):
+        blob = from_(alice.put(content(0.1)), alice)
+        (alice.folder / "content").unlink()
+        with pytest.raises(Unreachable, match=f"{alice.peer_id} does not have it"):
+            await bob.fetch(blob)
+        assert not bob.store.holds(blob.cid)
 
 
-def test_a_file_that_changed_after_it_was_put_is_served_no_longer(tmp_path: Path) -> None:
+@in_trio
+async def test_a_file_that_changed_after_it_was_put_is_served_no_longer(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(0.1))
-            os.utime(alice.folder / "content", (1, 1))
-            with pytest.raises(Unreachable, match="does not have it"):
-                await bob.get(blob)
-            again = alice.put(content(0.1))
-            await bob.get(again)
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(0.1))
+        os.utime(alice.folder / "content", (1, 1))
+        with pytest.raises(Unreachable, match="does not have it"):
+            await bob.get(blob)
+        again = alice.put(content(0.1))
+        await bob.get(again)
 
 
 # -- cuts -----------------------------------------------------------------------------------------
 
 
-def test_after_a_cut_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
+@in_trio
+async def test_after_a_cut_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     data = content(24)
+    async with running(alice, bob), trio.open_nursery() as nursery:
+        blob = alice.put(data)
 
-    async def story() -> None:
-        async with running(alice, bob), trio.open_nursery() as nursery:
-            blob = alice.put(data)
+        async def cut() -> None:
+            for sent in (4 * MIB, 12 * MIB):
+                await until(partial(_has_sent, alice, sent), every_s=0.001)
+                alice.stack.drop(bob.peer_id, "a cut")
 
-            async def cut() -> None:
-                for sent in (4 * MIB, 12 * MIB):
-                    await until(partial(_has_sent, alice, sent), every_s=0.001)
-                    alice.stack.drop(bob.peer_id, "a cut")
-
-            nursery.start_soon(cut)
-            assert await bob.get(blob) == data
-            window = fetching.WINDOW_CHUNKS + 1
-            assert alice.sent_bytes <= len(data) + 2 * window * MIB
-
-    run(story)
+        nursery.start_soon(cut)
+        assert await bob.get(blob) == data
+        window = fetching.WINDOW_CHUNKS + 1
+        assert alice.sent_bytes <= len(data) + 2 * window * MIB
 
 
 def test_a_node_that_starts_again_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -266,61 +240,54 @@ def test_a_node_that_starts_again_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.sent_bytes <= len(data) - (24 - fetching.WINDOW_CHUNKS - 1) * MIB
 
 
-def test_what_is_not_whole_is_not_to_be_had(tmp_path: Path) -> None:
+@in_trio
+async def test_what_is_not_whole_is_not_to_be_had(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def story() -> None:
-        async with running(alice, bob), trio.open_nursery() as nursery:
-            blob = alice.put(content(24))
-            nursery.start_soon(bob.fetch, blob)
-            await until(lambda: alice.sent_bytes >= 4 * MIB, every_s=0.001)
-            assert not bob.store.holds(blob.cid)
-            assert bob.store.content(blob.cid) is None
-            with pytest.raises(LocalError):
-                bob.store.copy(blob.cid, tmp_path / "copy")
-            nursery.cancel_scope.cancel()
-
-    run(story)
+    async with running(alice, bob), trio.open_nursery() as nursery:
+        blob = alice.put(content(24))
+        nursery.start_soon(bob.fetch, blob)
+        await until(lambda: alice.sent_bytes >= 4 * MIB, every_s=0.001)
+        assert not bob.store.holds(blob.cid)
+        assert bob.store.content(blob.cid) is None
+        with pytest.raises(LocalError):
+            bob.store.copy(blob.cid, tmp_path / "copy")
+        nursery.cancel_scope.cancel()
 
 
 # -- several sources ------------------------------------------------------------------------------
 
 
-def test_whoever_fetched_it_serves_others_even_when_its_origin_is_gone(tmp_path: Path) -> None:
+@in_trio
+async def test_whoever_fetched_it_serves_others_even_when_its_origin_is_gone(
+    tmp_path: Path,
+) -> None:
     alice, bob, carol = (Holder(tmp_path / name) for name in ("alice", "bob", "carol"))
     data = content(16)
+    async with running(alice, bob, carol):
+        blob = alice.put(data)
+        await bob.fetch(blob)
+        await until(lambda: alice.exchange.who_has(blob.cid))
+        # Carol knows of Alice alone, who tells of Bob, and is gone before long.
+        async with trio.open_nursery() as nursery:
 
-    async def story() -> None:
-        async with running(alice, bob, carol):
-            blob = alice.put(data)
-            await bob.fetch(blob)
-            await until(lambda: alice.exchange.who_has(blob.cid))
-            # Carol knows of Alice alone, who tells of Bob, and is gone before long.
-            async with trio.open_nursery() as nursery:
+            async def leave() -> None:
+                await until(lambda: alice.sent_bytes > 17 * MIB, every_s=0.001)
+                await alice.stack.close()
 
-                async def leave() -> None:
-                    await until(lambda: alice.sent_bytes > 17 * MIB, every_s=0.001)
-                    await alice.stack.close()
-
-                nursery.start_soon(leave)
-                assert await carol.get(blob) == data
-            assert bob.sent_bytes >= 8 * MIB
-
-    run(story)
+            nursery.start_soon(leave)
+            assert await carol.get(blob) == data
+        assert bob.sent_bytes >= 8 * MIB
 
 
-def test_the_origin_is_spared_where_others_have_it(tmp_path: Path) -> None:
+@in_trio
+async def test_the_origin_is_spared_where_others_have_it(tmp_path: Path) -> None:
     alice, *workers = (Holder(tmp_path / name) for name in ("alice", "bob", "carol", "dave"))
     data = content(32)
-
-    async def story() -> None:
-        async with running(alice, *workers):
-            blob = alice.put(data)
-            for worker in workers:
-                await worker.fetch(blob)
-                await until(partial(_is_known, alice, blob, worker))
-
-    run(story)
+    async with running(alice, *workers):
+        blob = alice.put(data)
+        for worker in workers:
+            await worker.fetch(blob)
+            await until(partial(_is_known, alice, blob, worker))
     served = [node.sent_bytes / len(data) for node in (alice, *workers)]
     assert sum(served) >= len(workers)
     assert served[0] < 2.4  # all three of them alone would be 3
@@ -377,7 +344,8 @@ def replying(*replies: bytes) -> Callable[[MuxedStream], Awaitable[None]]:
     return serve
 
 
-def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
+@in_trio
+async def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
@@ -385,18 +353,14 @@ def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
     path = tmp_path / "content"
     path.write_bytes(data)
     mallory = Liar(wrong_bytes(alice.store._folder.manifest_block(alice.store.put(path).cid)))
-
-    async def story() -> None:
-        async with running(alice, bob, mallory):
-            blob = alice.put(data)
-            with caplog.at_level(logging.WARNING):
-                assert await bob.get(from_(blob, mallory, alice)) == data
-            assert "wrong bytes" in caplog.text
-            with pytest.raises(Unreachable, match="wrong bytes"):
-                await bob.fetch(from_(blob, mallory))
-            assert not bob.store.holds(blob.cid)
-
-    run(story)
+    async with running(alice, bob, mallory):
+        blob = alice.put(data)
+        with caplog.at_level(logging.WARNING):
+            assert await bob.get(from_(blob, mallory, alice)) == data
+        assert "wrong bytes" in caplog.text
+        with pytest.raises(Unreachable, match="wrong bytes"):
+            await bob.fetch(from_(blob, mallory))
+        assert not bob.store.holds(blob.cid)
 
 
 @pytest.mark.parametrize(
@@ -411,18 +375,15 @@ def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
         [b"\xff\xff\xff\x7f"],
     ],
 )
-def test_a_source_that_lies_of_what_it_has_is_left_out(
+@in_trio
+async def test_a_source_that_lies_of_what_it_has_is_left_out(
     tmp_path: Path, replies: list[bytes]
 ) -> None:
     alice, bob, mallory = Holder(tmp_path / "a"), Holder(tmp_path / "b"), Liar(replying(*replies))
     data = content(2.5)
-
-    async def story() -> None:
-        async with running(alice, bob, mallory):
-            blob = alice.put(data)
-            assert await bob.get(from_(blob, mallory, alice)) == data
-
-    run(story)
+    async with running(alice, bob, mallory):
+        blob = alice.put(data)
+        assert await bob.get(from_(blob, mallory, alice)) == data
 
 
 @pytest.mark.parametrize(
@@ -435,7 +396,8 @@ def test_a_source_that_lies_of_what_it_has_is_left_out(
         framed(Chunk(0, MIB)) + bytes(MIB),
     ],
 )
-def test_a_source_that_answers_what_was_not_asked_is_left_out(
+@in_trio
+async def test_a_source_that_answers_what_was_not_asked_is_left_out(
     tmp_path: Path, answer: bytes
 ) -> None:
     alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b")
@@ -444,75 +406,63 @@ def test_a_source_that_answers_what_was_not_asked_is_left_out(
     path.write_bytes(data)
     block = alice.store._folder.manifest_block(alice.store.put(path).cid)
     mallory = Liar(replying(framed(Opened(block)), answer))
-
-    async def story() -> None:
-        async with running(alice, bob, mallory):
-            blob = alice.put(data)
-            assert await bob.get(from_(blob, mallory, alice)) == data
-
-    run(story)
+    async with running(alice, bob, mallory):
+        blob = alice.put(data)
+        assert await bob.get(from_(blob, mallory, alice)) == data
 
 
-def test_a_source_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
+@in_trio
+async def test_a_source_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b", stall_s=1.0)
     mute, data = Liar(replying()), content(2.5)
     path = tmp_path / "content"
     path.write_bytes(data)
     block = alice.store._folder.manifest_block(alice.store.put(path).cid)
     stuck = Liar(replying(framed(Opened(block))))
-
-    async def story() -> None:
-        async with running(alice, bob, mute, stuck):
-            blob = alice.put(data)
-            assert await bob.get(from_(blob, mute, alice)) == data
-            assert await bob.get(from_(blob, stuck, alice), "again") == data
-
-    run(story)
+    async with running(alice, bob, mute, stuck):
+        blob = alice.put(data)
+        assert await bob.get(from_(blob, mute, alice)) == data
+        assert await bob.get(from_(blob, stuck, alice), "again") == data
 
 
-def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(tmp_path: Path) -> None:
+@in_trio
+async def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(tmp_path: Path) -> None:
     alice, bob = (
         Holder(tmp_path / "alice", parameters=NetParameters(window_stall_s=1.0)),
         Holder(tmp_path / "bob"),
     )
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(8))
-            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-            stream = DataStream(muxed, blob)
-            assert isinstance(await stream.begin(bob.network.grant, manifest=True), Opened)
-            for index in range(8):
-                await muxed.write(encode_frame(pack_request(Want(index))))
-            await until(lambda: alice.exchange.server.serving.taken == 1)
-            await until(lambda: muxed.broken is not None)
-            assert alice.exchange.server.serving.taken == 0
-            assert await bob.ask(alice, b"still there") == b"re:still there"
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(8))
+        muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
+        stream = DataStream(muxed, blob)
+        assert isinstance(await stream.begin(bob.network.grant, manifest=True), Opened)
+        for index in range(8):
+            await muxed.write(encode_frame(pack_request(Want(index))))
+        await until(lambda: alice.exchange.server.serving.taken == 1)
+        await until(lambda: muxed.broken is not None)
+        assert alice.exchange.server.serving.taken == 0
+        assert await bob.ask(alice, b"still there") == b"re:still there"
 
 
-def test_a_peer_has_a_few_streams_and_no_more(tmp_path: Path) -> None:
+@in_trio
+async def test_a_peer_has_a_few_streams_and_no_more(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(0.1))
-            opened: list[MuxedStream] = []
-            for _ in range(MAX_DATA_STREAMS):
-                muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-                answer = await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
-                assert isinstance(answer, Opened)
-                opened.append(muxed)
-            with pytest.raises((IOException, Unreachable)):
-                await _begin_one_more(bob, alice, blob)
-            opened[0].abort("enough")
-            assert len(await bob.get(blob)) == blob.size_bytes
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(0.1))
+        opened: list[MuxedStream] = []
+        for _ in range(MAX_DATA_STREAMS):
+            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
+            answer = await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
+            assert isinstance(answer, Opened)
+            opened.append(muxed)
+        with pytest.raises((IOException, Unreachable)):
+            await _begin_one_more(bob, alice, blob)
+        opened[0].abort("enough")
+        assert len(await bob.get(blob)) == blob.size_bytes
 
 
-def test_a_stream_ends_with_the_grant_that_opened_it(
+@in_trio
+async def test_a_stream_ends_with_the_grant_that_opened_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, bob = (
@@ -522,45 +472,38 @@ def test_a_stream_ends_with_the_grant_that_opened_it(
     now = moment()
     later = Moment(now.mono_s + 601, now.unix_s + 601)
     grant = issue(ROOT, Rights(int(now.unix_s) + 600), bob.peer_id)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(0.1))
-            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-            stream = DataStream(muxed, blob)
-            assert isinstance(await stream.begin(grant, manifest=True), Opened)
-            for expected in (tuple, BlobRefused):
-                stream.want(0, lambda size: memoryview(bytearray(size)))
-                await muxed.write(encode_frame(pack_request(Want(0))))
-                answer = await stream.next()
-                assert isinstance(answer, expected)
-                monkeypatch.setattr(readers, "moment", lambda: later)
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(0.1))
+        muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
+        stream = DataStream(muxed, blob)
+        assert isinstance(await stream.begin(grant, manifest=True), Opened)
+        for expected in (tuple, BlobRefused):
+            stream.want(0, lambda size: memoryview(bytearray(size)))
+            await muxed.write(encode_frame(pack_request(Want(0))))
+            answer = await stream.next()
+            assert isinstance(answer, expected)
+            monkeypatch.setattr(readers, "moment", lambda: later)
 
 
-def test_peers_who_open_without_end_do_not_take_all_descriptors(tmp_path: Path) -> None:
+@in_trio
+async def test_peers_who_open_without_end_do_not_take_all_descriptors(tmp_path: Path) -> None:
     """One grant may stand behind any number of peers, each with streams of its own."""
     alice, bob, carol = (
         Holder(tmp_path / name, parameters=NetParameters(max_open_blobs=2, data_open_s=1.0))
         for name in ("alice", "bob", "carol")
     )
-
-    async def story() -> None:
-        async with running(alice, bob, carol):
-            blob = alice.put(content(0.1))
-            opened: list[MuxedStream] = []
-            for _ in range(2):
-                muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-                answer = await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
-                assert isinstance(answer, Opened)
-                opened.append(muxed)
-            with pytest.raises((IOException, trio.TooSlowError)):
-                await _begin_one_more(carol, alice, blob)
-            opened[0].abort("enough")
-            assert len(await carol.get(blob)) == blob.size_bytes
-
-    run(story)
+    async with running(alice, bob, carol):
+        blob = alice.put(content(0.1))
+        opened: list[MuxedStream] = []
+        for _ in range(2):
+            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
+            answer = await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
+            assert isinstance(answer, Opened)
+            opened.append(muxed)
+        with pytest.raises((IOException, trio.TooSlowError)):
+            await _begin_one_more(carol, alice, blob)
+        opened[0].abort("enough")
+        assert len(await carol.get(blob)) == blob.size_bytes
 
 
 async def _begin_one_more(bob: Holder, alice: Holder, blob: Blob) -> None:
@@ -578,189 +521,167 @@ async def _begin_one_more(bob: Holder, alice: Holder, blob: Blob) -> None:
         "junk",
     ],
 )
-def test_a_peer_that_breaks_the_protocol_loses_its_stream_alone(
+@in_trio
+async def test_a_peer_that_breaks_the_protocol_loses_its_stream_alone(
     tmp_path: Path, frames: list[messages.Request] | str
 ) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(0.1))
-            opening = Open(bob.network.grant, blob.cid)
-            said: list[bytes] = {
-                "a want past the end": [pack_request(opening), pack_request(Want(1))],
-                "an open amid it": [pack_request(opening)] * 2,
-                "junk": [b"\xff"],
-            }.get(str(frames)) or [pack_request(each) for each in frames]  # type: ignore[arg-type]
-            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-            for frame in said:
-                await muxed.write(encode_frame(frame))
-            await until(lambda: muxed.broken is not None or muxed.is_finished_there)
-            # And nothing else: its leases live on other streams.
-            assert await bob.ask(alice, b"hello") == b"re:hello"
-            assert alice.gone == bob.gone == []
-            assert len(await bob.get(blob)) == blob.size_bytes
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(0.1))
+        opening = Open(bob.network.grant, blob.cid)
+        said: list[bytes] = {
+            "a want past the end": [pack_request(opening), pack_request(Want(1))],
+            "an open amid it": [pack_request(opening)] * 2,
+            "junk": [b"\xff"],
+        }.get(str(frames)) or [pack_request(each) for each in frames]  # type: ignore[arg-type]
+        muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
+        for frame in said:
+            await muxed.write(encode_frame(frame))
+        await until(lambda: muxed.broken is not None or muxed.is_finished_there)
+        # And nothing else: its leases live on other streams.
+        assert await bob.ask(alice, b"hello") == b"re:hello"
+        assert alice.gone == bob.gone == []
+        assert len(await bob.get(blob)) == blob.size_bytes
 
 
-def test_one_that_opens_a_stream_and_says_nothing_is_let_go(tmp_path: Path) -> None:
+@in_trio
+async def test_one_that_opens_a_stream_and_says_nothing_is_let_go(tmp_path: Path) -> None:
     alice, bob = (
         Holder(tmp_path / "alice", parameters=NetParameters(data_open_s=0.3, data_idle_s=0.3)),
         Holder(tmp_path / "bob"),
     )
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(0.1))
-            silent = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-            idle = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-            await DataStream(idle, blob).begin(bob.network.grant, manifest=True)
-            await until(lambda: silent.broken is not None and idle.broken is not None)
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(0.1))
+        silent = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
+        idle = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
+        await DataStream(idle, blob).begin(bob.network.grant, manifest=True)
+        await until(lambda: silent.broken is not None and idle.broken is not None)
 
 
 # -- beside other traffic -------------------------------------------------------------------------
 
 
-def test_what_else_is_said_does_not_wait_for_the_data(tmp_path: Path) -> None:
+@in_trio
+async def test_what_else_is_said_does_not_wait_for_the_data(tmp_path: Path) -> None:
     """Requests are answered between its chunks."""
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     passed_bytes: list[int] = []
+    async with running(alice, bob):
+        blob = alice.put(content(96))
+        async with trio.open_nursery() as nursery:
 
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(96))
-            async with trio.open_nursery() as nursery:
+            async def talk() -> None:
+                while True:
+                    before = alice.sent_bytes
+                    await bob.ask(alice, b"how are you")
+                    passed_bytes.append(alice.sent_bytes - before)
 
-                async def talk() -> None:
-                    while True:
-                        before = alice.sent_bytes
-                        await bob.ask(alice, b"how are you")
-                        passed_bytes.append(alice.sent_bytes - before)
-
-                nursery.start_soon(talk)
-                await bob.get(blob)
-                nursery.cancel_scope.cancel()
-
-    run(story)
+            nursery.start_soon(talk)
+            await bob.get(blob)
+            nursery.cancel_scope.cancel()
     assert len(passed_bytes) > 3
     assert sorted(passed_bytes)[len(passed_bytes) // 2] < 16 * MIB
 
 
-def test_small_frames_overtake_the_data_that_waits(tmp_path: Path) -> None:
+@in_trio
+async def test_small_frames_overtake_the_data_that_waits(tmp_path: Path) -> None:
     """Alice's data waits for Bob, who reads none; what she says besides arrives at once."""
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(8))
-            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-            await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
-            for index in range(8):
-                await muxed.write(encode_frame(pack_request(Want(index))))
-            await until(lambda: alice.sent_bytes >= MIB)
-            for _ in range(20):
-                assert await bob.ask(alice, b"hello") == b"re:hello"
-            muxed.abort("enough")
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(8))
+        muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
+        await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
+        for index in range(8):
+            await muxed.write(encode_frame(pack_request(Want(index))))
+        await until(lambda: alice.sent_bytes >= MIB)
+        for _ in range(20):
+            assert await bob.ask(alice, b"hello") == b"re:hello"
+        muxed.abort("enough")
 
 
 # -- the cache ------------------------------------------------------------------------------------
 
 
-def test_the_cache_keeps_to_its_limit_and_the_least_lately_used_goes(tmp_path: Path) -> None:
+@in_trio
+async def test_the_cache_keeps_to_its_limit_and_the_least_lately_used_goes(tmp_path: Path) -> None:
     alice = Holder(tmp_path / "alice")
     bob = Holder(tmp_path / "bob", limit_bytes=4 * MIB)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            first, second, third = (alice.put(content(1.5), name) for name in "abc")
-            await bob.fetch(first)
-            await bob.fetch(second)
-            with bob.store.pinned(first.cid):  # used again
-                pass
-            await bob.fetch(third)
-            held = [bob.store.holds(each.cid) for each in (first, second, third)]
-            assert held == [True, False, True]
-            assert bob.store.used_bytes <= 4 * MIB
-            on_disk = sum(path.stat().st_size for path in (bob.folder / "blobs").iterdir())
-            assert on_disk <= 4 * MIB + 1024
-
-    run(story)
+    async with running(alice, bob):
+        first, second, third = (alice.put(content(1.5), name) for name in "abc")
+        await bob.fetch(first)
+        await bob.fetch(second)
+        with bob.store.pinned(first.cid):  # used again
+            pass
+        await bob.fetch(third)
+        held = [bob.store.holds(each.cid) for each in (first, second, third)]
+        assert held == [True, False, True]
+        assert bob.store.used_bytes <= 4 * MIB
+        on_disk = sum(path.stat().st_size for path in (bob.folder / "blobs").iterdir())
+        assert on_disk <= 4 * MIB + 1024
 
 
-def test_whoever_watches_hears_what_is_here_and_then_what_comes_and_goes(tmp_path: Path) -> None:
+@in_trio
+async def test_whoever_watches_hears_what_is_here_and_then_what_comes_and_goes(
+    tmp_path: Path,
+) -> None:
     alice = Holder(tmp_path / "alice")
     bob = Holder(tmp_path / "bob", limit_bytes=4 * MIB)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            first, second, third = (alice.put(content(1.5), name) for name in "abc")
-            await bob.fetch(first)
-            heard: list[tuple[tuple[Cid, ...], tuple[Cid, ...]]] = []
-            bob.exchange.watch(lambda here, gone: heard.append((here, gone)))
-            await until(lambda: bool(heard))
-            assert heard.pop() == ((first.cid,), ())
-            await bob.fetch(second)
-            await bob.fetch(third)
-            made = bob.folder / "made"
-            made.write_bytes(b"an output")
-            file = os.open(made, os.O_RDONLY)
-            output = await bob.exchange.keep(file, made)
-            os.close(file)
-            await until(lambda: len(heard) == 4)
-            assert heard == [
-                ((second.cid,), ()),
-                ((), (first.cid,)),
-                ((third.cid,), ()),
-                ((output.cid,), ()),
-            ]
-
-    run(story)
+    async with running(alice, bob):
+        first, second, third = (alice.put(content(1.5), name) for name in "abc")
+        await bob.fetch(first)
+        heard: list[tuple[tuple[Cid, ...], tuple[Cid, ...]]] = []
+        bob.exchange.watch(lambda here, gone: heard.append((here, gone)))
+        await until(lambda: bool(heard))
+        assert heard.pop() == ((first.cid,), ())
+        await bob.fetch(second)
+        await bob.fetch(third)
+        made = bob.folder / "made"
+        made.write_bytes(b"an output")
+        file = os.open(made, os.O_RDONLY)
+        output = await bob.exchange.keep(file, made)
+        os.close(file)
+        await until(lambda: len(heard) == 4)
+        assert heard == [
+            ((second.cid,), ()),
+            ((), (first.cid,)),
+            ((third.cid,), ()),
+            ((output.cid,), ()),
+        ]
 
 
-def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
+@in_trio
+async def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
     alice = Holder(tmp_path / "alice")
     bob = Holder(tmp_path / "bob", limit_bytes=4 * MIB)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            with pytest.raises(NoRoom, match=r"5MiB do not fit into this machine's cache of 4MiB"):
-                await bob.fetch(alice.put(content(5)))
-            used, wanted = alice.put(content(3), "used"), alice.put(content(2), "wanted")
-            with bob.store.pinned(used.cid):
-                await bob.exchange.fetch(used)
-                with pytest.raises(NoRoom, match="in use"):
-                    await bob.fetch(wanted)
-            await bob.fetch(wanted)
-            assert not bob.store.holds(used.cid)
-
-    run(story)
+    async with running(alice, bob):
+        with pytest.raises(NoRoom, match=r"5MiB do not fit into this machine's cache of 4MiB"):
+            await bob.fetch(alice.put(content(5)))
+        used, wanted = alice.put(content(3), "used"), alice.put(content(2), "wanted")
+        with bob.store.pinned(used.cid):
+            await bob.exchange.fetch(used)
+            with pytest.raises(NoRoom, match="in use"):
+                await bob.fetch(wanted)
+        await bob.fetch(wanted)
+        assert not bob.store.holds(used.cid)
 
 
-def test_an_output_is_kept_for_whoever_fetches_it(tmp_path: Path) -> None:
+@in_trio
+async def test_an_output_is_kept_for_whoever_fetches_it(tmp_path: Path) -> None:
     alice = Holder(tmp_path / "alice", limit_bytes=4 * MIB)
     bob = Holder(tmp_path / "bob")
     data = content(3)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            made = alice.folder / "made"
-            made.write_bytes(data)
-            file = os.open(made, os.O_RDONLY)
-            blob = await alice.exchange.keep(file, made)
-            os.close(file)
-            assert not made.exists()
-            assert blob.sources == (alice.contact,)
-            # It is not evicted for an input of another task.
-            with pytest.raises(NoRoom, match="in use"):
-                await alice.fetch(bob.put(content(2)))
-            assert await bob.get(blob) == data
-
-    run(story)
+    async with running(alice, bob):
+        made = alice.folder / "made"
+        made.write_bytes(data)
+        file = os.open(made, os.O_RDONLY)
+        blob = await alice.exchange.keep(file, made)
+        os.close(file)
+        assert not made.exists()
+        assert blob.sources == (alice.contact,)
+        # It is not evicted for an input of another task.
+        with pytest.raises(NoRoom, match="in use"):
+            await alice.fetch(bob.put(content(2)))
+        assert await bob.get(blob) == data
 
 
 def test_an_output_of_holes_that_does_not_fit_is_refused_before_it_is_read(
@@ -840,23 +761,22 @@ def _run_out_of_descriptors(monkeypatch: pytest.MonkeyPatch, after: int) -> None
     monkeypatch.setattr(Path, "open", path_open)
 
 
-def test_a_copy_is_a_file_of_its_own_that_may_only_be_read_and_executed(tmp_path: Path) -> None:
+@in_trio
+async def test_a_copy_is_a_file_of_its_own_that_may_only_be_read_and_executed(
+    tmp_path: Path,
+) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     data = content(2)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(data)
-            copy, again = tmp_path / "copy", tmp_path / "again"
-            await bob.exchange.copies([(copy, blob)])
-            assert copy.stat().st_mode & 0o777 == 0o500
-            # Whoever owns it can change that, and must not change what others will get.
-            copy.chmod(0o700)
-            copy.write_bytes(b"spoilt")
-            await bob.exchange.copies([(again, blob)])
-            assert again.read_bytes() == data
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(data)
+        copy, again = tmp_path / "copy", tmp_path / "again"
+        await bob.exchange.copies([(copy, blob)])
+        assert copy.stat().st_mode & 0o777 == 0o500
+        # Whoever owns it can change that, and must not change what others will get.
+        copy.chmod(0o700)
+        copy.write_bytes(b"spoilt")
+        await bob.exchange.copies([(again, blob)])
+        assert again.read_bytes() == data
 
 
 def test_what_was_damaged_on_disk_in_an_earlier_life_is_not_used(tmp_path: Path) -> None:
@@ -919,13 +839,10 @@ def _file(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_the_error_of_a_full_disk_names_it(tmp_path: Path) -> None:
+@in_trio
+async def test_the_error_of_a_full_disk_names_it(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(content(2))
-            with pytest.raises(LocalError, match="cannot be kept"):
-                await bob.exchange.download(blob, tmp_path / ("x" * 300))
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(content(2))
+        with pytest.raises(LocalError, match="cannot be kept"):
+            await bob.exchange.download(blob, tmp_path / ("x" * 300))

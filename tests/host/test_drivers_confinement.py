@@ -3,13 +3,14 @@ supervisor. Where both kinds of machine can do it, it is tried on both."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import stat
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from tests.support.drivers_world import (
     open_descriptors,
     within,
 )
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, in_trio, until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -338,33 +339,39 @@ def test_the_word_of_a_supervisor_is_checked(written: bytes, ending: Ending) -> 
     assert read_ending(written) == ending
 
 
-def test_a_process_that_keeps_changing_its_number_is_caught(tmp_path: Path) -> None:
+@in_trio
+async def test_a_process_that_keeps_changing_its_number_is_caught(tmp_path: Path) -> None:
     hops = tmp_path / "hops"
-    # Each lives for the time it takes to fork, and is an orphan from then on.
+    # Each lives for the time it takes to fork, is an orphan from then on, and has the lock.
     hopper = (
-        "import os, sys\n"
+        "import fcntl, os\n"
+        f"hops = open({str(hops)!r}, 'a')\n"
+        "fcntl.flock(hops, fcntl.LOCK_EX)\n"
         "while True:\n"
         " if os.fork(): os._exit(0)\n"
-        f" open({str(hops)!r}, 'a').write('.')\n"
+        " os.write(hops.fileno(), b'.')\n"
     )
     script = (
         f'{sys.executable} -I -S -c "$HOP"; until [ $(wc -c <{hops}) -gt 10 ]; do sleep 0.02; done'
     )
     payload = ProcessSpec(("sh", "-c", script), env={"HOP": hopper}).encode()
+    async with an_execution(tmp_path, payload) as execution:
+        outcome = await ProcessDriver(bare_machine()).run(execution, Recorder())
+        assert isinstance(outcome, Succeeded)
+    assert hops.stat().st_size > 10
+    with hops.open() as file:
 
-    async def story() -> None:
-        async with an_execution(tmp_path, payload) as execution:
-            outcome = await ProcessDriver(bare_machine()).run(execution, Recorder())
-            assert isinstance(outcome, Succeeded)
+        def none_has_the_lock() -> bool:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            return False
 
-    within(HANGS_S, story)
-    size = hops.stat().st_size
-    assert size > 10
-    time.sleep(0.1)  # one that had escaped would go on
-    assert hops.stat().st_size == size
+        await until(none_has_the_lock)
 
 
-def test_a_failed_start_gives_back_all_that_it_took(
+@in_trio
+async def test_a_failed_start_gives_back_all_that_it_took(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = open_descriptors()
@@ -373,42 +380,36 @@ def test_a_failed_start_gives_back_all_that_it_took(
         ProcessDriver(machine): (b"", ProcessSpec(("true",)).encode()),
         PythonDriver(machine): (pickled_function(len), b""),
     }
-
-    async def story() -> None:
-        for driver, work in drivers.items():
-            lease = ALease(driver, tmp_path)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(lease.serve)
-                outcome = await lease.outcome(*work)
-                assert isinstance(outcome, Failed)
-                assert outcome.kind is FailureKind.DRIVER
-                await lease.end()
-
-    within(HANGS_S, story)
+    for driver, work in drivers.items():
+        lease = ALease(driver, tmp_path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lease.serve)
+            outcome = await lease.outcome(*work)
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.DRIVER
+            await lease.end()
     assert open_descriptors() == before
     assert set(machine.cores.tasks.values()) == {0}
     assert holds_nothing(tmp_path)
 
 
-def test_a_hundred_tasks_leave_no_descriptor_and_no_zombie(
+@in_trio
+async def test_a_hundred_tasks_leave_no_descriptor_and_no_zombie(
     machine: Machine, tmp_path: Path
 ) -> None:
     before, children = open_descriptors(), set(psutil.Process().children())
     driver = ProcessDriver(machine)
     payload = ProcessSpec(("true",)).encode()
 
-    async def story() -> None:
-        async def some() -> None:
-            for _ in range(5):
-                async with an_execution(tmp_path, payload) as execution:
-                    assert isinstance(await driver.run(execution, Recorder()), Succeeded)
+    async def some() -> None:
+        for _ in range(5):
+            async with an_execution(tmp_path, payload) as execution:
+                assert isinstance(await driver.run(execution, Recorder()), Succeeded)
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(4):
-                nursery.start_soon(some)
-        await driver.end_lease("lease")
-
-    within(HANGS_S, story)
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(some)
+    await driver.end_lease("lease")
     assert open_descriptors() == before
     assert set(psutil.Process().children()) <= children  # those of earlier tests may be there
     assert holds_nothing(tmp_path)
@@ -572,19 +573,17 @@ def test_a_scratch_folder_is_that_of_the_next_while_it_is_as_it_was_made(tmp_pat
     within(60, scenario)
 
 
-def test_a_scratch_folder_is_private_and_goes_whatever_is_left_in_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with scratch_folder(tmp_path) as folder:
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            (folder / "locked" / "inner").mkdir(parents=True)
-            (folder / "locked" / "inner" / "file").touch()
-            (folder / "link").symlink_to(tmp_path)
-            (folder / "locked" / "inner").chmod(0)
-            (folder / "locked").chmod(0)
-            folder.chmod(0o500)
-        assert holds_nothing(tmp_path)
-
-    within(HANGS_S, story)
+@in_trio
+async def test_a_scratch_folder_is_private_and_goes_whatever_is_left_in_it(tmp_path: Path) -> None:
+    async with scratch_folder(tmp_path) as folder:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "locked" / "inner").mkdir(parents=True)
+        (folder / "locked" / "inner" / "file").touch()
+        (folder / "link").symlink_to(tmp_path)
+        (folder / "locked" / "inner").chmod(0)
+        (folder / "locked").chmod(0)
+        folder.chmod(0o500)
+    assert holds_nothing(tmp_path)
 
 
 def test_what_a_killed_node_left_is_cleared_at_the_next_start(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from tests.support.drivers_world import (
     spoken,
     within,
 )
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, in_trio, until
 
 DOCKER = shutil.which("docker")
 
@@ -136,38 +136,29 @@ def test_a_container_gets_a_network_and_gpus_where_its_lease_has_them(
     assert options(engine.runs[0])["--gpus"] == ['"device=GPU-a,GPU-b"']
 
 
-def test_a_container_is_named_after_its_attempt(home: Path, engine: FakeEngine) -> None:
-    async def story() -> None:
-        driver = ContainerDriver(bare_machine(), Engine.found(home))
-        payload = ContainerSpec("alpine:3.22", ProcessSpec(("true",))).encode()
-        async with an_execution(home / "scratch", payload) as execution:
-            await driver.run(execution, Recorder())
-            assert engine.removed == [container_name(execution)]
-
-    within(HANGS_S, story)
+@in_trio
+async def test_a_container_is_named_after_its_attempt(home: Path, engine: FakeEngine) -> None:
+    driver = ContainerDriver(bare_machine(), Engine.found(home))
+    payload = ContainerSpec("alpine:3.22", ProcessSpec(("true",))).encode()
+    async with an_execution(home / "scratch", payload) as execution:
+        await driver.run(execution, Recorder())
+        assert engine.removed == [container_name(execution)]
 
 
-def test_a_cancelled_container_is_killed_and_removed_from_a_fake_engine(
+@in_trio
+async def test_a_cancelled_container_is_killed_and_removed_from_a_fake_engine(
     home: Path, engine: FakeEngine
 ) -> None:
-    async def story() -> None:
-        driver = ContainerDriver(bare_machine(), Engine.found(home))
-        payload = ContainerSpec("alpine:3.22", ProcessSpec(("/bin/sleep", "600"))).encode()
-        async with (
-            an_execution(home / "scratch", payload) as execution,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(driver.run, execution, Recorder())
-            await until(
-                lambda: any(each.status == "running" for each in engine.containers.values())
-            )
-            (container,) = engine.containers.values()
-            nursery.cancel_scope.cancel()
-        assert container.process is not None
-        assert container.process.poll() == -9
-        assert engine.containers == {}
-
-    within(HANGS_S, story)
+    driver = ContainerDriver(bare_machine(), Engine.found(home))
+    payload = ContainerSpec("alpine:3.22", ProcessSpec(("/bin/sleep", "600"))).encode()
+    async with an_execution(home / "scratch", payload) as execution, trio.open_nursery() as nursery:
+        nursery.start_soon(driver.run, execution, Recorder())
+        await until(lambda: any(each.status == "running" for each in engine.containers.values()))
+        (container,) = engine.containers.values()
+        nursery.cancel_scope.cancel()
+    assert container.process is not None
+    assert container.process.poll() == -9
+    assert engine.containers == {}
 
 
 def test_a_container_may_say_its_last_words_when_its_time_is_up(
@@ -226,16 +217,14 @@ def test_a_container_that_leaves_more_than_it_leased_storage_for_is_stopped(
     assert engine.containers == {}
 
 
-def test_a_malformed_payload_starts_no_container(home: Path, engine: FakeEngine) -> None:
-    async def story() -> None:
-        driver = ContainerDriver(bare_machine(), Engine.found(home))
-        for payload in (b"", b"\xa0", b"\xff"):
-            async with an_execution(home / "scratch", payload) as execution:
-                outcome = await driver.run(execution, Recorder())
-                assert isinstance(outcome, Failed)
-                assert outcome.kind is FailureKind.INVALID
-
-    within(HANGS_S, story)
+@in_trio
+async def test_a_malformed_payload_starts_no_container(home: Path, engine: FakeEngine) -> None:
+    driver = ContainerDriver(bare_machine(), Engine.found(home))
+    for payload in (b"", b"\xa0", b"\xff"):
+        async with an_execution(home / "scratch", payload) as execution:
+            outcome = await driver.run(execution, Recorder())
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.INVALID
     assert engine.runs == []
 
 

@@ -43,7 +43,7 @@ from tests.support.drivers_world import (
     spoken,
     within,
 )
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, in_mocked_time, in_trio, until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -268,7 +268,8 @@ def test_with_a_reader_all_is_passed_on_as_fast_as_it_reads(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("answers", [(), (False,), (False, False, True), (None,)])
-def test_a_question_is_asked_again_of_a_reader(answers: tuple[bool | None, ...]) -> None:
+@in_mocked_time
+async def test_a_question_is_asked_again_of_a_reader(answers: tuple[bool | None, ...]) -> None:
     """None where it answers later than it is waited for."""
     reader, questions = Reader(), 0
     left = list(answers)
@@ -279,22 +280,19 @@ def test_a_question_is_asked_again_of_a_reader(answers: tuple[bool | None, ...])
         if left and (more := left.pop(0)) is not None:
             reader.answered(more=more)
 
-    async def story() -> None:
-        began_s = trio.current_time()
+    began_s = trio.current_time()
+    reader.sent(bytes(ASK_BYTES))
+    with trio.move_on_after(2.5 * AGAIN_S + ANSWER_S):
+        await reader.wait(ask)
+    if answers in ((), (None,)):
+        assert trio.current_time() - began_s == ANSWER_S
         reader.sent(bytes(ASK_BYTES))
-        with trio.move_on_after(2.5 * AGAIN_S + ANSWER_S):
-            await reader.wait(ask)
-        if answers in ((), (None,)):
-            assert trio.current_time() - began_s == ANSWER_S
-            reader.sent(bytes(ASK_BYTES))
-            await reader.wait(ask)  # it is not asked any more
-        if answers == (None,):
-            reader.answered(more=False)
-            reader.sent(bytes(ASK_BYTES))
-            left.append(True)
-            await reader.wait(ask)
-
-    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
+        await reader.wait(ask)  # it is not asked any more
+    if answers == (None,):
+        reader.answered(more=False)
+        reader.sent(bytes(ASK_BYTES))
+        left.append(True)
+        await reader.wait(ask)
     assert questions == {(): 1, (None,): 2, (False,): 3, (False, False, True): 3}[answers]
 
 
@@ -358,34 +356,26 @@ def test_a_program_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> 
     assert outcome.message == "could not start: true: Argument list too long"
 
 
-def test_a_scratch_folder_that_takes_no_files_is_the_machines_failure(tmp_path: Path) -> None:
-    async def story() -> None:
-        payload = ProcessSpec(("true",), files_in={"a": b""}).encode()
-        root = trio.Path(tmp_path / "root")
-        await root.mkdir()
-        async with an_execution(tmp_path / "root", payload) as execution:
-            await trio.Path(execution.scratch).rmdir()
-            await root.rmdir()
-            await root.touch()
-            failed(
-                await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.DRIVER
-            )
-
-    within(HANGS_S, story)
+@in_trio
+async def test_a_scratch_folder_that_takes_no_files_is_the_machines_failure(tmp_path: Path) -> None:
+    payload = ProcessSpec(("true",), files_in={"a": b""}).encode()
+    root = trio.Path(tmp_path / "root")
+    await root.mkdir()
+    async with an_execution(tmp_path / "root", payload) as execution:
+        await trio.Path(execution.scratch).rmdir()
+        await root.rmdir()
+        await root.touch()
+        failed(await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.DRIVER)
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(payload=st.binary(max_size=64))
-def test_a_malformed_payload_is_refused_before_anything_runs(
+@in_trio
+async def test_a_malformed_payload_is_refused_before_anything_runs(
     tmp_path: Path, payload: bytes
 ) -> None:
-    async def story() -> None:
-        async with an_execution(tmp_path, payload) as execution:
-            failed(
-                await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.INVALID
-            )
-
-    within(HANGS_S, story)
+    async with an_execution(tmp_path, payload) as execution:
+        failed(await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.INVALID)
 
 
 def test_running_past_its_time_kills_the_task_and_all_that_it_started(tmp_path: Path) -> None:
@@ -416,20 +406,17 @@ def test_what_a_task_leaves_running_ends_with_it(tmp_path: Path) -> None:
     assert not alive(int(daemon.read_text()))
 
 
-def test_cancelling_returns_when_all_is_dead(tmp_path: Path) -> None:
+@in_trio
+async def test_cancelling_returns_when_all_is_dead(tmp_path: Path) -> None:
     task, daemon = tmp_path / "task", tmp_path / "daemon"
     script = f"echo $$ > {task}; {' '.join(PYTHON)} '{DAEMON}' {daemon}; sleep 600"
     payload = ProcessSpec(("sh", "-c", script)).encode()
-
-    async def story() -> None:
-        async with an_execution(tmp_path, payload) as execution, trio.open_nursery() as nursery:
-            nursery.start_soon(ProcessDriver(bare_machine()).run, execution, Recorder())
-            await until(daemon.exists)
-            nursery.cancel_scope.cancel()
-        assert not alive(int(task.read_text()))
-        assert not alive(int(daemon.read_text()))
-
-    within(HANGS_S, story)
+    async with an_execution(tmp_path, payload) as execution, trio.open_nursery() as nursery:
+        nursery.start_soon(ProcessDriver(bare_machine()).run, execution, Recorder())
+        await until(daemon.exists)
+        nursery.cancel_scope.cancel()
+    assert not alive(int(task.read_text()))
+    assert not alive(int(daemon.read_text()))
 
 
 # -- files ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,7 @@ from tests.support.calls import pickled_function
 from tests.support.drivers_world import OWNER, ALease, an_execution, bare_machine, lease_story
 from tests.support.parcels import OWNER as WORKER
 from tests.support.parcels import a_packer
+from tests.support.waiting import told_by
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -95,43 +97,44 @@ class World:
 
 
 def story(
-    root: Path,
     scenario: Callable[[World], Awaitable[None]],
+    tmp_path: Path,
     limit_bytes: int | None = None,
     kept_s: float = KEPT_S,
 ) -> None:
-    lease_story(lambda: World(root, limit_bytes, kept_s), scenario)
+    lease_story(lambda: World(tmp_path, limit_bytes, kept_s), scenario)
+
+
+in_world = told_by(story)
 
 
 def filled(count: int) -> Any:
     return {"ones": np.ones(count), "flags": np.zeros(count, bool), "text": "x" * 10}
 
 
-def test_what_is_large_is_handed_over_and_what_is_small_is_not(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        small = await world.outcome(filled, 10)
-        assert isinstance(small, Succeeded)
-        assert not is_parcel(small.result)
-        for count in (64 * KIB, 500_001):
-            outcome = await world.outcome(filled, count)
-            assert isinstance(outcome, Succeeded)
-            value = world.read(outcome.result, OWNER)
-            assert (value["ones"].sum(), value["flags"].any(), value["text"]) == (
-                *(count, False),
-                "x" * 10,
-            )
-            value["ones"][0] = 7  # its own
-        texts = await world.outcome(lambda: [str(n) for n in range(100_000)])
-        assert isinstance(texts, Succeeded)
-        assert world.read(texts.result) == [str(n) for n in range(100_000)]
-        assert len(world.blobs.held) == 3
-        world.blobs.results.free("lease", [])
-        assert len(world.blobs.held) == 3
-        world.blobs.results.lease_ended("another")
-        world.blobs.results.lease_ended("lease")
-        assert len(world.blobs.held) == 0
-
-    story(tmp_path, scenario)
+@in_world
+async def test_what_is_large_is_handed_over_and_what_is_small_is_not(world: World, /) -> None:
+    small = await world.outcome(filled, 10)
+    assert isinstance(small, Succeeded)
+    assert not is_parcel(small.result)
+    for count in (64 * KIB, 500_001):
+        outcome = await world.outcome(filled, count)
+        assert isinstance(outcome, Succeeded)
+        value = world.read(outcome.result, OWNER)
+        assert (value["ones"].sum(), value["flags"].any(), value["text"]) == (
+            *(count, False),
+            "x" * 10,
+        )
+        value["ones"][0] = 7  # its own
+    texts = await world.outcome(lambda: [str(n) for n in range(100_000)])
+    assert isinstance(texts, Succeeded)
+    assert world.read(texts.result) == [str(n) for n in range(100_000)]
+    assert len(world.blobs.held) == 3
+    world.blobs.results.free("lease", [])
+    assert len(world.blobs.held) == 3
+    world.blobs.results.lease_ended("another")
+    world.blobs.results.lease_ended("lease")
+    assert len(world.blobs.held) == 0
 
 
 # So many that some are short, however often the machine turns to another process.
@@ -139,20 +142,18 @@ CALLS = 60
 
 
 @pytest.mark.parametrize(("size", "is_large"), [(10, False), (LARGE_BYTES + 1, True)])
-def test_results_are_told_together_while_calls_wait_and_large_ones_at_once(
-    tmp_path: Path, size: int, is_large: bool
+@in_world
+async def test_results_are_told_together_while_calls_wait_and_large_ones_at_once(
+    world: World, /, size: int, is_large: bool
 ) -> None:
     def short_call() -> bytes:
         return bytes(size)
 
-    async def scenario(world: World) -> None:
-        async with trio.open_nursery() as nursery:
-            for _ in range(CALLS):
-                nursery.start_soon(world.outcome, short_call)
-        assert sum(world.lease.told) == CALLS
-        assert (world.lease.told == [1] * CALLS) == is_large
-
-    story(tmp_path, scenario)
+    async with trio.open_nursery() as nursery:
+        for _ in range(CALLS):
+            nursery.start_soon(world.outcome, short_call)
+    assert sum(world.lease.told) == CALLS
+    assert (world.lease.told == [1] * CALLS) == is_large
 
 
 def test_results_wait_for_a_few_others_where_calls_wait_and_for_a_moment_else() -> None:
@@ -172,113 +173,104 @@ def test_results_wait_for_a_few_others_where_calls_wait_and_for_a_moment_else() 
     assert waiting.due_s(calls_wait=False) == math.inf
 
 
-def test_only_the_owner_of_the_lease_may_read_it_over_the_network(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        outcome = await world.outcome(filled, 64 * KIB)
-        assert isinstance(outcome, Succeeded)
-        (blob,) = Parcel.decode(outcome.result).blobs
-        assert world.blobs.held.lend(blob.name, PeerId("another")) is None
-        assert world.read(outcome.result, OWNER)["ones"].sum() == 64 * KIB
-        world.blobs.results.lease_ended("lease")
-
-    story(tmp_path, scenario)
+@in_world
+async def test_only_the_owner_of_the_lease_may_read_it_over_the_network(world: World, /) -> None:
+    outcome = await world.outcome(filled, 64 * KIB)
+    assert isinstance(outcome, Succeeded)
+    (blob,) = Parcel.decode(outcome.result).blobs
+    assert world.blobs.held.lend(blob.name, PeerId("another")) is None
+    assert world.read(outcome.result, OWNER)["ones"].sum() == 64 * KIB
+    world.blobs.results.lease_ended("lease")
 
 
-def test_more_than_memory_has_room_for_goes_to_the_disk(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        outcome = await world.outcome(filled, 64 * KIB)
-        assert isinstance(outcome, Succeeded)
-        assert world.blobs.held.memory_bytes == 0
-        assert len(list((tmp_path / "kept").iterdir())) == 1
-        assert world.read(outcome.result)["ones"].sum() == 64 * KIB
-        world.blobs.results.lease_ended("lease")
-        assert not list((tmp_path / "kept").iterdir())
-
-    story(tmp_path, scenario, limit_bytes=0)
-
-
-def test_what_its_call_does_not_allow_is_kept_beyond_the_lease(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        outcome = await world.outcome(filled, 64 * KIB, max_bytes=100_000)
-        assert isinstance(outcome, Failed)
-        assert outcome.kind is FailureKind.OUTPUT
-        assert "where the call allows 100000" in outcome.message
-        small = await world.outcome(lambda: "x" * 100, max_bytes=50)
-        assert isinstance(small, Failed)
-        world.blobs.results.lease_ended("lease")
-        assert world.read(outcome.result, OWNER)["ones"].sum() == 64 * KIB
-        assert world.read(small.result) == "x" * 100
-        world.blobs.results.trim()
-        assert len(world.blobs.held) == 2
-
-    story(tmp_path, scenario)
+@told_by(partial(story, limit_bytes=0))
+async def test_more_than_memory_has_room_for_goes_to_the_disk(
+    world: World, /, tmp_path: Path
+) -> None:
+    outcome = await world.outcome(filled, 64 * KIB)
+    assert isinstance(outcome, Succeeded)
+    assert world.blobs.held.memory_bytes == 0
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert world.read(outcome.result)["ones"].sum() == 64 * KIB
+    world.blobs.results.lease_ended("lease")
+    assert not list((tmp_path / "kept").iterdir())
 
 
-def test_an_owner_that_never_fetches_its_results_loses_them(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        for most in (None, 100_000):
-            outcome = await world.outcome(filled, 64 * KIB, max_bytes=most)
-            assert len(Parcel.decode(outcome.result).blobs) == 1
-        await trio.sleep(0.3)
-        world.blobs.results.trim()
-        assert len(world.blobs.held) == 0
-
-    story(tmp_path, scenario, kept_s=0.2)
-
-
-def test_more_than_the_lease_has_memory_is_not_handed_over(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        outcome = await world.outcome(lambda: np.zeros(40 * MIB))
-        assert isinstance(outcome, Failed)
-        assert (outcome.kind, outcome.result) == (FailureKind.OUTPUT, b"")
-        assert "of memory leased" in outcome.message
-        assert await world.outcome(len, "abc") == Succeeded(b"\x80\x05K\x03.")
-
-    story(tmp_path, scenario)
+@in_world
+async def test_what_its_call_does_not_allow_is_kept_beyond_the_lease(world: World, /) -> None:
+    outcome = await world.outcome(filled, 64 * KIB, max_bytes=100_000)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.OUTPUT
+    assert "where the call allows 100000" in outcome.message
+    small = await world.outcome(lambda: "x" * 100, max_bytes=50)
+    assert isinstance(small, Failed)
+    world.blobs.results.lease_ended("lease")
+    assert world.read(outcome.result, OWNER)["ones"].sum() == 64 * KIB
+    assert world.read(small.result) == "x" * 100
+    world.blobs.results.trim()
+    assert len(world.blobs.held) == 2
 
 
-def test_memory_that_counts_as_the_interpreters_is_not_what_the_owner_gets(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        size = 3 * MIB
-        file = os.memfd_create("a result", os.MFD_ALLOW_SEALING)
-        os.write(file, b"x" * size)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
-        inode = os.fstat(file).st_ino
-        async with an_execution(tmp_path, b"") as execution:
-            given = GivenResult(b"\x80", 0, (size,), file)
-            blobs = cast("BlobAccess", world.blobs)
-            outcome = await given.kept(Succeeded(b""), execution, blobs, counted=True)
-            short = GivenResult(b"\x80", 0, (size,), os.memfd_create("short"))
-            failed = await short.kept(Succeeded(b""), execution, blobs, counted=True)
-        (blob,) = Parcel.decode(outcome.result).blobs
-        lent = world.blobs.held.lend(blob.name)
-        assert lent is not None
-        assert os.fstat(lent.file).st_ino != inode
-        assert os.pread(lent.file, size, 0) == b"x" * size
-        lent.done(clean=True)
-        assert isinstance(failed, Failed)
-        assert "written something else" in failed.message
+@told_by(partial(story, kept_s=0.2))
+async def test_an_owner_that_never_fetches_its_results_loses_them(world: World, /) -> None:
+    for most in (None, 100_000):
+        outcome = await world.outcome(filled, 64 * KIB, max_bytes=most)
+        assert len(Parcel.decode(outcome.result).blobs) == 1
+    await trio.sleep(0.3)
+    world.blobs.results.trim()
+    assert len(world.blobs.held) == 0
 
-    story(tmp_path, scenario)
+
+@in_world
+async def test_more_than_the_lease_has_memory_is_not_handed_over(world: World, /) -> None:
+    outcome = await world.outcome(lambda: np.zeros(40 * MIB))
+    assert isinstance(outcome, Failed)
+    assert (outcome.kind, outcome.result) == (FailureKind.OUTPUT, b"")
+    assert "of memory leased" in outcome.message
+    assert await world.outcome(len, "abc") == Succeeded(b"\x80\x05K\x03.")
+
+
+@in_world
+async def test_memory_that_counts_as_the_interpreters_is_not_what_the_owner_gets(
+    world: World, /, tmp_path: Path
+) -> None:
+    size = 3 * MIB
+    file = os.memfd_create("a result", os.MFD_ALLOW_SEALING)
+    os.write(file, b"x" * size)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+    inode = os.fstat(file).st_ino
+    async with an_execution(tmp_path, b"") as execution:
+        given = GivenResult(b"\x80", 0, (size,), file)
+        blobs = cast("BlobAccess", world.blobs)
+        outcome = await given.kept(Succeeded(b""), execution, blobs, counted=True)
+        short = GivenResult(b"\x80", 0, (size,), os.memfd_create("short"))
+        failed = await short.kept(Succeeded(b""), execution, blobs, counted=True)
+    (blob,) = Parcel.decode(outcome.result).blobs
+    lent = world.blobs.held.lend(blob.name)
+    assert lent is not None
+    assert os.fstat(lent.file).st_ino != inode
+    assert os.pread(lent.file, size, 0) == b"x" * size
+    lent.done(clean=True)
+    assert isinstance(failed, Failed)
+    assert "written something else" in failed.message
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_a_result_of_holes_is_not_copied(tmp_path: Path, counted: bool) -> None:
+@in_world
+async def test_a_result_of_holes_is_not_copied(
+    world: World, /, tmp_path: Path, counted: bool
+) -> None:
     """It costs its interpreter nothing, and would cost the node a terabyte."""
-
-    async def scenario(world: World) -> None:
-        size = 1 << 40
-        async with an_execution(tmp_path, b"") as execution:
-            file = os.memfd_create("holes", os.MFD_ALLOW_SEALING)
-            os.ftruncate(file, size)
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
-            given = GivenResult(b"\x80", 0, (size,), file)
-            blobs = cast("BlobAccess", world.blobs)
-            failed = await given.kept(Succeeded(b""), execution, blobs, counted=counted)
-        assert isinstance(failed, Failed)
-        assert "written something else" in failed.message
-
-    story(tmp_path, scenario)
+    size = 1 << 40
+    async with an_execution(tmp_path, b"") as execution:
+        file = os.memfd_create("holes", os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, size)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+        given = GivenResult(b"\x80", 0, (size,), file)
+        blobs = cast("BlobAccess", world.blobs)
+        failed = await given.kept(Succeeded(b""), execution, blobs, counted=counted)
+    assert isinstance(failed, Failed)
+    assert "written something else" in failed.message
 
 
 FORGED = {
@@ -289,8 +281,9 @@ FORGED = {
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_a_call_that_answers_in_place_of_its_interpreter_harms_itself_alone(
-    tmp_path: Path, forged: str
+@in_world
+async def test_a_call_that_answers_in_place_of_its_interpreter_harms_itself_alone(
+    world: World, /, forged: str
 ) -> None:
     def forge(make: str) -> None:
         import socket
@@ -311,60 +304,52 @@ def test_a_call_that_answers_in_place_of_its_interpreter_harms_itself_alone(
         os.write(kinds[socket.SOCK_STREAM], reply)
         os._exit(1)
 
-    async def scenario(world: World) -> None:
-        outcome = await world.outcome(forge, FORGED[forged])
-        assert isinstance(outcome, Failed)
-        assert outcome.kind in (FailureKind.EXIT, FailureKind.OUTPUT), outcome.message
-        assert len(world.blobs.held) == 0
-        # The first may be given to the interpreter that is about to die.
-        again = [await world.outcome(filled, 64 * KIB) for _ in range(2)]
-        assert isinstance(again[-1], Succeeded)
-        world.blobs.results.lease_ended("lease")
-
-    story(tmp_path, scenario)
+    outcome = await world.outcome(forge, FORGED[forged])
+    assert isinstance(outcome, Failed)
+    assert outcome.kind in (FailureKind.EXIT, FailureKind.OUTPUT), outcome.message
+    assert len(world.blobs.held) == 0
+    # The first may be given to the interpreter that is about to die.
+    again = [await world.outcome(filled, 64 * KIB) for _ in range(2)]
+    assert isinstance(again[-1], Succeeded)
+    world.blobs.results.lease_ended("lease")
 
 
-def test_of_what_is_not_allowed_the_oldest_gives_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@in_world
+async def test_of_what_is_not_allowed_the_oldest_gives_way(
+    world: World, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from formation_p2p.content import results
 
     monkeypatch.setattr(results, "MAX_UNALLOWED_OF_OWNER_BYTES", 1200 * KIB)
-
-    async def scenario(world: World) -> None:
-        records = [
-            (await world.outcome(lambda n: np.full(64 * KIB, n), n, max_bytes=1000)).result
-            for n in range(3)
-        ]
-        blobs = [Parcel.decode(record).blobs[0] for record in records]
-        assert world.blobs.held.lend(blobs[0].name) is None
-        assert len(world.blobs.held) == 2
-        assert world.read(records[1])[0] == 1
-        assert world.read(records[2])[0] == 2
-        late = await world.outcome(lambda: np.ones(MIB), max_bytes=1000)
-        assert isinstance(late, Failed)
-        assert late.result == b""
-        assert "too much to be kept" in late.message
-
-    story(tmp_path, scenario)
+    records = [
+        (await world.outcome(lambda n: np.full(64 * KIB, n), n, max_bytes=1000)).result
+        for n in range(3)
+    ]
+    blobs = [Parcel.decode(record).blobs[0] for record in records]
+    assert world.blobs.held.lend(blobs[0].name) is None
+    assert len(world.blobs.held) == 2
+    assert world.read(records[1])[0] == 1
+    assert world.read(records[2])[0] == 2
+    late = await world.outcome(lambda: np.ones(MIB), max_bytes=1000)
+    assert isinstance(late, Failed)
+    assert late.result == b""
+    assert "too much to be kept" in late.message
 
 
-def test_a_driver_without_blobs_says_so(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        driver = PythonDriver(bare_machine())
-        lease = ALease(driver, tmp_path / "other")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lease.serve)
-            outcome = await lease.outcome(
-                pickled_function(filled), cast("bytes", world.pickler.dumps((MIB,), {}))
-            )
-            with trio.CancelScope(shield=True):
-                await lease.end()
-        assert isinstance(outcome, Failed)
-        assert "no access to private blobs" in outcome.message
-
+@in_world
+async def test_a_driver_without_blobs_says_so(world: World, /, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    story(tmp_path, scenario)
+    driver = PythonDriver(bare_machine())
+    lease = ALease(driver, tmp_path / "other")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lease.serve)
+        outcome = await lease.outcome(
+            pickled_function(filled), cast("bytes", world.pickler.dumps((MIB,), {}))
+        )
+        with trio.CancelScope(shield=True):
+            await lease.end()
+    assert isinstance(outcome, Failed)
+    assert "no access to private blobs" in outcome.message
 
 
 def test_what_has_come_and_is_not_read_is_bounded_in_memory(tmp_path: Path) -> None:

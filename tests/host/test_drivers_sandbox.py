@@ -47,7 +47,7 @@ from tests.support.drivers_world import (
     within,
 )
 from tests.support.sandboxes import needs_sandbox
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, in_trio, until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -360,24 +360,18 @@ def test_exit_codes_signals_and_last_words_are_as_without_a_sandbox(home: Path) 
 
 
 @needs_sandbox
-def test_all_that_a_task_started_dies_when_it_is_cancelled(home: Path) -> None:
+@in_trio
+async def test_all_that_a_task_started_dies_when_it_is_cancelled(home: Path) -> None:
     # Numbers inside are not those outside: each sleeps for a time of its own.
     marks = [f"{600 + os.getpid() % 1000}.{number}" for number in (1, 2)]
     script = f"setsid sleep {marks[0]} & sleep {marks[1]}"
-
-    async def story() -> None:
-        payload = ProcessSpec(("sh", "-c", script)).encode()
-        driver = ProcessDriver(Machine.found(home, "required"))
-        async with (
-            an_execution(home / "scratch", payload) as execution,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(driver.run, execution, Recorder())
-            await until(lambda: all(map(sleeping, marks)))
-            nursery.cancel_scope.cancel()
-        assert not any(map(sleeping, marks))
-
-    within(HANGS_S, story)
+    payload = ProcessSpec(("sh", "-c", script)).encode()
+    driver = ProcessDriver(Machine.found(home, "required"))
+    async with an_execution(home / "scratch", payload) as execution, trio.open_nursery() as nursery:
+        nursery.start_soon(driver.run, execution, Recorder())
+        await until(lambda: all(map(sleeping, marks)))
+        nursery.cancel_scope.cancel()
+    assert not any(map(sleeping, marks))
 
 
 NODE = """
@@ -441,7 +435,8 @@ def test_a_sandbox_that_fails_says_why(home: Path) -> None:
 
 
 @needs_sandbox
-def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
+@in_trio
+async def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
     def look(secret: str) -> tuple[bool, int, bool]:
         from pathlib import Path as Place
 
@@ -450,43 +445,37 @@ def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
 
     function = pickled_function(look)
     arguments = cloudpickle.dumps(((str(home / "identity.key"),), {}))
-
-    async def story() -> None:
-        lease = ALease(PythonDriver(Machine.found(home, "required")), home / "scratch")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lease.serve)
-            for _ in range(2):
-                outcome = await lease.outcome(function, arguments)
-                assert isinstance(outcome, Succeeded), outcome
-                assert cloudpickle.loads(outcome.result) == (False, 1, True)
-            await lease.end()
-        assert list((home / "scratch").iterdir()) == []
-
-    within(HANGS_S, story)
+    lease = ALease(PythonDriver(Machine.found(home, "required")), home / "scratch")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lease.serve)
+        for _ in range(2):
+            outcome = await lease.outcome(function, arguments)
+            assert isinstance(outcome, Succeeded), outcome
+            assert cloudpickle.loads(outcome.result) == (False, 1, True)
+        await lease.end()
+    assert list((home / "scratch").iterdir()) == []
 
 
 @needs_sandbox
-def test_a_call_that_locks_up_the_folder_of_its_lease_harms_no_later_one(home: Path) -> None:
+@in_trio
+async def test_a_call_that_locks_up_the_folder_of_its_lease_harms_no_later_one(home: Path) -> None:
     def lock_up() -> None:
         from pathlib import Path as Place
 
         Place.home().chmod(0)
         os._exit(3)
 
-    async def story() -> None:
-        lease = ALease(PythonDriver(Machine.found(home, "required")), home / "scratch")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lease.serve)
-            arguments = cloudpickle.dumps(((), {}))
-            ended = await lease.outcome(pickled_function(lock_up), arguments)
-            assert isinstance(ended, Failed), ended
-            assert "code 3" in ended.message
-            after = await lease.outcome(pickled_function(os.getppid), arguments)
-            assert isinstance(after, Succeeded), after
-            await lease.end()
-        assert list((home / "scratch").iterdir()) == []
-
-    within(HANGS_S, story)
+    lease = ALease(PythonDriver(Machine.found(home, "required")), home / "scratch")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lease.serve)
+        arguments = cloudpickle.dumps(((), {}))
+        ended = await lease.outcome(pickled_function(lock_up), arguments)
+        assert isinstance(ended, Failed), ended
+        assert "code 3" in ended.message
+        after = await lease.outcome(pickled_function(os.getppid), arguments)
+        assert isinstance(after, Succeeded), after
+        await lease.end()
+    assert list((home / "scratch").iterdir()) == []
 
 
 # -- storage --------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from tests.support.drivers_world import (
     open_descriptors,
     within,
 )
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, in_trio, until
 
 # Of WASI preview 1. Each gives an error number, 0 for none.
 IMPORTS = {
@@ -216,31 +216,29 @@ def test_fuel_that_is_used_up_ends_a_module(tmp_path: Path) -> None:
     assert isinstance(run(tmp_path, HELLO, fuel=1_000_000), Succeeded)
 
 
-def test_the_engine_ends_a_module_at_its_time_and_goes_on_with_the_next(tmp_path: Path) -> None:
-    async def story() -> None:
-        world = World(tmp_path)
-        assert isinstance(await world.run(HELLO), Succeeded)
-        runner = world.runner()
-        failed(await world.run(LOOP, timeout_s=0.3), FailureKind.TIMEOUT, "ran past its 0.3 s")
-        # The time of one that has ended is not that of the next. The engine looks in the loop.
-        later = module(f"{slept(2_500_000_000)} (loop $once)")
-        assert isinstance(await world.run(HELLO, timeout_s=2), Succeeded)
-        assert isinstance(await world.run(later), Succeeded)
-        assert world.runner() == runner
-        await world.driver.end_lease("lease")
+@in_trio
+async def test_the_engine_ends_a_module_at_its_time_and_goes_on_with_the_next(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    assert isinstance(await world.run(HELLO), Succeeded)
+    runner = world.runner()
+    failed(await world.run(LOOP, timeout_s=0.3), FailureKind.TIMEOUT, "ran past its 0.3 s")
+    # The time of one that has ended is not that of the next. The engine looks in the loop.
+    later = module(f"{slept(2_500_000_000)} (loop $once)")
+    assert isinstance(await world.run(HELLO, timeout_s=2), Succeeded)
+    assert isinstance(await world.run(later), Succeeded)
+    assert world.runner() == runner
+    await world.driver.end_lease("lease")
 
-    within(HANGS_S, story)
 
-
-def test_what_the_engine_cannot_interrupt_is_killed(tmp_path: Path) -> None:
-    async def story() -> None:
-        world = World(tmp_path)
-        failed(await world.run(SLEEP, timeout_s=0.3), FailureKind.TIMEOUT, "ran past its 0.3 s")
-        assert world.driver.runners == {}
-        assert isinstance(await world.run(HELLO), Succeeded)
-        await world.driver.end_lease("lease")
-
-    within(HANGS_S, story)
+@in_trio
+async def test_what_the_engine_cannot_interrupt_is_killed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    failed(await world.run(SLEEP, timeout_s=0.3), FailureKind.TIMEOUT, "ran past its 0.3 s")
+    assert world.driver.runners == {}
+    assert isinstance(await world.run(HELLO), Succeeded)
+    await world.driver.end_lease("lease")
 
 
 def test_a_module_gets_no_more_memory_than_its_lease_has(tmp_path: Path) -> None:
@@ -255,19 +253,16 @@ def test_a_module_gets_no_more_memory_than_its_lease_has(tmp_path: Path) -> None
     failed(run(tmp_path, tables), FailureKind.INVALID, "exceeds table limits")
 
 
-def test_a_flood_of_output_is_cut_at_its_bound(tmp_path: Path) -> None:
+@in_trio
+async def test_a_flood_of_output_is_cut_at_its_bound(tmp_path: Path) -> None:
     pieces = MAX_OUTPUT_BYTES // 65536 + 40
     more = f"(i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const {pieces}))"
     piece = written("(i32.const 1)", 0, "(i32.const 65536)")
     flood = module(f"(local $n i32) (loop $again {piece} (br_if $again {more}))")
-
-    async def story() -> None:
-        world = World(tmp_path)
-        assert isinstance(await world.run(flood), Succeeded)
-        await world.driver.end_lease("lease")
-        assert MAX_OUTPUT_BYTES <= len(world.report.text()) <= MAX_OUTPUT_BYTES + 100
-
-    within(HANGS_S, story)
+    world = World(tmp_path)
+    assert isinstance(await world.run(flood), Succeeded)
+    await world.driver.end_lease("lease")
+    assert MAX_OUTPUT_BYTES <= len(world.report.text()) <= MAX_OUTPUT_BYTES + 100
 
 
 # -- how it ends ----------------------------------------------------------------------------
@@ -297,59 +292,51 @@ def test_what_is_no_program_is_refused_wherever_it_runs(tmp_path: Path) -> None:
     within(HANGS_S, story)
 
 
-def test_a_cancelled_module_is_dead_and_leaves_nothing(tmp_path: Path) -> None:
+@in_trio
+async def test_a_cancelled_module_is_dead_and_leaves_nothing(tmp_path: Path) -> None:
     before = open_descriptors()
-
-    async def story() -> None:
-        world = World(tmp_path)
-        assert isinstance(await world.run(HELLO), Succeeded)
-        runner = world.runner()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.run, SLEEP)
-            await until(lambda: world.driver.runners == {})
-            await trio.sleep(0.1)
-            nursery.cancel_scope.cancel()
-        assert not alive(runner)
-        await world.driver.end_lease("lease")
-
-    within(HANGS_S, story)
+    world = World(tmp_path)
+    assert isinstance(await world.run(HELLO), Succeeded)
+    runner = world.runner()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run, SLEEP)
+        await until(lambda: world.driver.runners == {})
+        await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    assert not alive(runner)
+    await world.driver.end_lease("lease")
     assert holds_nothing(tmp_path)
     assert open_descriptors() == before
 
 
-def test_a_runner_that_dies_between_calls_is_replaced(tmp_path: Path) -> None:
-    async def story() -> None:
-        world = World(tmp_path)
-        assert isinstance(await world.run(HELLO), Succeeded)
-        os.kill(world.runner(), 9)
-        await until(lambda: all(each.task.over for each in world.driver.runners.values()))
-        assert isinstance(await world.run(HELLO), Succeeded)
-        await world.driver.end_lease("lease")
-
-    within(HANGS_S, story)
+@in_trio
+async def test_a_runner_that_dies_between_calls_is_replaced(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    assert isinstance(await world.run(HELLO), Succeeded)
+    os.kill(world.runner(), 9)
+    await until(lambda: all(each.task.over for each in world.driver.runners.values()))
+    assert isinstance(await world.run(HELLO), Succeeded)
+    await world.driver.end_lease("lease")
     assert holds_nothing(tmp_path)
 
 
-def test_a_link_that_one_left_who_got_out_of_the_engine_is_not_written_through(
+@in_trio
+async def test_a_link_that_one_left_who_got_out_of_the_engine_is_not_written_through(
     tmp_path: Path,
 ) -> None:
     """The node writes outside the sandbox, to whatever its user may write to."""
     root, bystander = tmp_path / "scratch", tmp_path / "bystander"
     root.mkdir()
     bystander.write_bytes(b"untouched")
-
-    async def story() -> None:
-        world = World(root)
-        assert isinstance(await world.run(HELLO), Succeeded)
-        (runner,) = world.driver.runners.values()
-        stdin = runner.folder / "stdin"
-        stdin.unlink()
-        stdin.symlink_to(bystander)
-        assert isinstance(await world.run(HELLO, stdin=b"evil"), Succeeded)
-        assert bystander.read_bytes() == b"untouched"
-        await world.driver.end_lease("lease")
-
-    within(HANGS_S, story)
+    world = World(root)
+    assert isinstance(await world.run(HELLO), Succeeded)
+    (runner,) = world.driver.runners.values()
+    stdin = runner.folder / "stdin"
+    stdin.unlink()
+    stdin.symlink_to(bystander)
+    assert isinstance(await world.run(HELLO, stdin=b"evil"), Succeeded)
+    assert bystander.read_bytes() == b"untouched"
+    await world.driver.end_lease("lease")
     assert holds_nothing(root)
 
 

@@ -42,7 +42,7 @@ from formation_p2p.workload.core.environment import Environment
 from tests.support.drivers_world import within
 from tests.support.packages import Index, an_index, holds, source, wheel
 from tests.support.sandboxes import needs_sandbox
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import HANGS_S, in_trio, until
 
 GREET = wheel("greet", "1.0", {"greet.py": "HELLO = 'hello'\n", "greet_data.txt": "x" * 4096})
 SECRET = "what the node keeps for itself"
@@ -115,21 +115,18 @@ async def says(built: BuiltEnvironment, program: str = "import greet; print(gree
     return str(done.stdout.decode().strip())
 
 
-def test_an_environment_is_built_once_and_has_what_was_asked_for(
+@in_trio
+async def test_an_environment_is_built_once_and_has_what_was_asked_for(
     build: Builder, index: Index
 ) -> None:
     told: list[tuple[str, ...]] = []
     build.cache.watch(told.append)
-
-    async def story() -> None:
-        assert await build.use("greet==1.0", then=says) == "hello"
-        assert "Installed 1 package" in build.printed
-        assert list(build.cache.root.glob("*/venv/lib/*/site-packages/__pycache__/greet.*.pyc"))
-        asked = len(index.asked)
-        assert await build.use("greet==1.0", then=says) == "hello"
-        assert len(index.asked) == asked
-
-    within(HANGS_S, story)
+    assert await build.use("greet==1.0", then=says) == "hello"
+    assert "Installed 1 package" in build.printed
+    assert list(build.cache.root.glob("*/venv/lib/*/site-packages/__pycache__/greet.*.pyc"))
+    asked = len(index.asked)
+    assert await build.use("greet==1.0", then=says) == "hello"
+    assert len(index.asked) == asked
     (name,) = build.cache.warm()
     assert told == [(), (name,)]
     assert not any(build.cache.root.glob("*/build"))
@@ -165,13 +162,11 @@ def test_what_was_compiled_once_is_not_compiled_again(tmp_path: Path) -> None:
     assert len(list(kept.iterdir())) == 2
 
 
-def test_many_that_want_one_at_once_have_it_built_once(build: Builder) -> None:
-    async def story() -> None:
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(partial(build.use, "greet", then=says))
-
-    within(HANGS_S, story)
+@in_trio
+async def test_many_that_want_one_at_once_have_it_built_once(build: Builder) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(partial(build.use, "greet", then=says))
     assert build.printed.count("building environment") == 1
 
 
@@ -230,7 +225,10 @@ build_wheel = hangs
 
 
 @needs_sandbox
-def test_a_package_whose_build_hangs_is_named(found: Machine, index: Index, tmp_path: Path) -> None:
+@in_trio
+async def test_a_package_whose_build_hangs_is_named(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
     asked = f"{BACKEND_THAT_HANGS}prepare_metadata_for_build_wheel = hangs\n"
     index.add(source("built", "0.1", BACKEND_THAT_HANGS))
     index.add(source("asked", "0.1", asked, dynamic=True))
@@ -243,30 +241,25 @@ def test_a_package_whose_build_hangs_is_named(found: Machine, index: Index, tmp_
         assert f"Building {package}==0.1\n" in build.printed
         assert "DEBUG" not in why + build.printed
 
-    async def story() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(named, "built", PeerId("first"))
-            nursery.start_soon(named, "asked", PeerId("second"))
-
-    within(HANGS_S, story)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(named, "built", PeerId("first"))
+        nursery.start_soon(named, "asked", PeerId("second"))
     assert build.left == set()
 
 
-def test_a_build_that_is_cancelled_leaves_nothing(build: Builder, index: Index) -> None:
+@in_trio
+async def test_a_build_that_is_cancelled_leaves_nothing(build: Builder, index: Index) -> None:
     index.hangs.add("greet")
-
-    async def story() -> None:
-        with trio.move_on_after(1):
-            await build.use("greet")
-        index.hangs.clear()
-        index.stopped.set()
-        assert build.left == set()
-        assert await build.use("greet", then=says) == "hello"
-
-    within(HANGS_S, story)
+    with trio.move_on_after(1):
+        await build.use("greet")
+    index.hangs.clear()
+    index.stopped.set()
+    assert build.left == set()
+    assert await build.use("greet", then=says) == "hello"
 
 
-def test_what_a_stopped_build_left_among_the_downloads_goes_with_the_last_that_runs(
+@in_trio
+async def test_what_a_stopped_build_left_among_the_downloads_goes_with_the_last_that_runs(
     found: Machine, index: Index, tmp_path: Path
 ) -> None:
     half = wheel("half", "1.0", {"half.bin": token_hex(2 * MIB)})
@@ -279,19 +272,16 @@ def test_what_a_stopped_build_left_among_the_downloads_goes_with_the_last_that_r
         walks = map(os.walk, build.cache.downloads.glob(".tmp*"))  # uv changes them meanwhile
         return [name for walk in walks for _, folders, files in walk for name in (*folders, *files)]
 
-    async def story() -> None:
-        async with trio.open_nursery() as others:
-            others.start_soon(partial(build.use, "other", owner=PeerId("another")))
-            await until(lambda: "other" in index.asked)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(build.use, "half")
-                await until(left)
-                nursery.cancel_scope.cancel()
-            assert left()
-            others.cancel_scope.cancel()
-        assert not list(build.cache.downloads.glob(".tmp*"))
-
-    within(HANGS_S, story)
+    async with trio.open_nursery() as others:
+        others.start_soon(partial(build.use, "other", owner=PeerId("another")))
+        await until(lambda: "other" in index.asked)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(build.use, "half")
+            await until(left)
+            nursery.cancel_scope.cancel()
+        assert left()
+        others.cancel_scope.cancel()
+    assert not list(build.cache.downloads.glob(".tmp*"))
     (build.cache.downloads / ".tmpOfACrash" / "half").mkdir(parents=True)
     home = build.cache.root.parent
     del build.cache, build.machine
@@ -311,7 +301,8 @@ def test_one_that_is_too_large_is_refused(found: Machine, index: Index, tmp_path
     within(HANGS_S, partial(build.make, "greet"))
 
 
-def test_the_least_lately_used_make_room_but_not_those_in_use(
+@in_trio
+async def test_the_least_lately_used_make_room_but_not_those_in_use(
     found: Machine, index: Index, tmp_path: Path
 ) -> None:
     for name in ("one", "two", "three"):
@@ -319,19 +310,15 @@ def test_the_least_lately_used_make_room_but_not_those_in_use(
     build = builder(
         found, tmp_path / "home", EnvironmentSettings((index.url,), disk_bytes=16 * MIB)
     )
+    await build.use("one")
+    await build.use("two")
+    assert len(build.cache.warm()) == 2
 
-    async def story() -> None:
-        await build.use("one")
-        await build.use("two")
-        assert len(build.cache.warm()) == 2
+    async def meanwhile(built: BuiltEnvironment) -> str:
+        await build.use("three")
+        return ""
 
-        async def meanwhile(built: BuiltEnvironment) -> str:
-            await build.use("three")
-            return ""
-
-        await build.use("one", then=meanwhile)
-
-    within(HANGS_S, story)
+    await build.use("one", then=meanwhile)
     kept = {key.partition("-")[0] for key in build.left}
     names = {word: Environment((word,)).name("") for word in ("one", "two", "three")}
     assert names["one"] in kept
@@ -339,7 +326,8 @@ def test_the_least_lately_used_make_room_but_not_those_in_use(
     assert len(kept) <= MAX_WARM
 
 
-def test_environments_in_use_leave_the_rest_to_others_and_take_no_more(
+@in_trio
+async def test_environments_in_use_leave_the_rest_to_others_and_take_no_more(
     found: Machine, index: Index, tmp_path: Path
 ) -> None:
     for name in ("one", "two", "three", "four"):
@@ -349,28 +337,25 @@ def test_environments_in_use_leave_the_rest_to_others_and_take_no_more(
     )
     root = build.cache.root
 
-    async def story() -> None:
-        async def beside_one(built: BuiltEnvironment) -> str:
-            return await build.use("two", then=beside_both)
+    async def beside_one(built: BuiltEnvironment) -> str:
+        return await build.use("two", then=beside_both)
 
-        async def beside_both(built: BuiltEnvironment) -> str:
-            async with trio.open_nursery() as nursery:
-                for name in ("three", "four"):
-                    nursery.start_soon(refused, name)
-            return ""
+    async def beside_both(built: BuiltEnvironment) -> str:
+        async with trio.open_nursery() as nursery:
+            for name in ("three", "four"):
+                nursery.start_soon(refused, name)
+        return ""
 
-        async def refused(name: str) -> None:
-            why = await build.refused(name, owner=PeerId(name))
-            assert "those in use leave " in why
-            assert "--env-disk" in why
+    async def refused(name: str) -> None:
+        why = await build.refused(name, owner=PeerId(name))
+        assert "those in use leave " in why
+        assert "--env-disk" in why
 
-        await build.use("one", then=beside_one)
-        assert folder_bytes(root) <= 16 * MIB
-        assert len(build.cache.warm()) == 2
-        await build.use("greet")
-        assert folder_bytes(root) <= 16 * MIB
-
-    within(HANGS_S, story)
+    await build.use("one", then=beside_one)
+    assert folder_bytes(root) <= 16 * MIB
+    assert len(build.cache.warm()) == 2
+    await build.use("greet")
+    assert folder_bytes(root) <= 16 * MIB
 
 
 def test_what_a_build_that_fails_has_downloaded_makes_room(
@@ -510,23 +495,20 @@ def test_the_password_of_an_index_is_in_no_command_line(
     within(HANGS_S, partial(build.make, "greet"))
 
 
-def test_one_owner_has_one_built_at_a_time_and_keeps_no_other_waiting(
+@in_trio
+async def test_one_owner_has_one_built_at_a_time_and_keeps_no_other_waiting(
     build: Builder, index: Index
 ) -> None:
     """Nor where that wants one which the first waits to have built."""
     index.hangs |= {"one", "two"}
-
-    async def story() -> None:
-        async with trio.open_nursery() as nursery:
-            for name in ("one", "two", "greet"):
-                nursery.start_soon(partial(build.use, name, owner=PeerId("first")))
-                await trio.testing.wait_all_tasks_blocked()
-            await until(lambda: "one" in index.asked)
-            assert await build.use("greet", then=says, owner=PeerId("second")) == "hello"
-            assert "two" not in index.asked
-            nursery.cancel_scope.cancel()
-
-    within(HANGS_S, story)
+    async with trio.open_nursery() as nursery:
+        for name in ("one", "two", "greet"):
+            nursery.start_soon(partial(build.use, name, owner=PeerId("first")))
+            await trio.testing.wait_all_tasks_blocked()
+        await until(lambda: "one" in index.asked)
+        assert await build.use("greet", then=says, owner=PeerId("second")) == "hello"
+        assert "two" not in index.asked
+        nursery.cancel_scope.cancel()
 
 
 TELLS_ITS_LIMIT = """
@@ -663,19 +645,17 @@ def test_without_a_sandbox_no_code_of_packages_runs(
     assert ran.exists()
 
 
-def test_an_index_that_is_not_allowed_is_not_asked(build: Builder, index: Index) -> None:
-    async def story() -> None:
-        with pytest.raises(EnvironmentFailed, match="does not allow"):
-            async with environment_for(
-                build.machine,
-                Environment(("greet",), indexes=("https://elsewhere.test/simple",)),
-                "",
-                None,
-                lambda stream, data: None,
-            ):
-                pass
-
-    within(HANGS_S, story)
+@in_trio
+async def test_an_index_that_is_not_allowed_is_not_asked(build: Builder, index: Index) -> None:
+    with pytest.raises(EnvironmentFailed, match="does not allow"):
+        async with environment_for(
+            build.machine,
+            Environment(("greet",), indexes=("https://elsewhere.test/simple",)),
+            "",
+            None,
+            lambda stream, data: None,
+        ):
+            pass
     assert index.asked == []
 
 
@@ -708,7 +688,8 @@ class Wheels:
             path.write_bytes(self.has[blob.cid])
 
 
-def test_wheels_that_one_owner_does_not_hand_over_keep_no_other_waiting(
+@in_trio
+async def test_wheels_that_one_owner_does_not_hand_over_keep_no_other_waiting(
     found: Machine, tmp_path: Path
 ) -> None:
     """Nor do they count against the environment, which others may ask for by the same name."""
@@ -723,36 +704,33 @@ def test_wheels_that_one_owner_does_not_hand_over_keep_no_other_waiting(
         async with environment_for(build.machine, environment, "", blobs, silent) as built:
             return await says(built)
 
-    async def story() -> None:
-        async with trio.open_nursery() as nursery:
-            for _ in range(2 * MAX_BUILDS):
-                nursery.start_soon(use, hanging)
-            await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(Unreachable, match="no source has it"):
-                await use(none)
-            assert await use(some) == "hello"
-            nursery.cancel_scope.cancel()
-
-    within(HANGS_S, story)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2 * MAX_BUILDS):
+            nursery.start_soon(use, hanging)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Unreachable, match="no source has it"):
+            await use(none)
+        assert await use(some) == "hello"
+        nursery.cancel_scope.cancel()
 
 
-def test_wheels_that_take_too_long_are_not_handed_over(found: Machine, tmp_path: Path) -> None:
+@in_trio
+async def test_wheels_that_take_too_long_are_not_handed_over(
+    found: Machine, tmp_path: Path
+) -> None:
     build = builder(found, tmp_path / "home", EnvironmentSettings((), build_s=0.1))
     name, content = GREET
     environment = Environment(("greet==1.0",), wheels=((name, Manifest.of(content).blob),))
     wheels = Wheels()
     wheels.hangs = True
-
-    async def story() -> None:
-        blobs = cast("BlobAccess", wheels)
-        with pytest.raises(Unreachable, match="did not come within"):
-            async with environment_for(build.machine, environment, "", blobs, silent):
-                pass
-
-    within(HANGS_S, story)
+    blobs = cast("BlobAccess", wheels)
+    with pytest.raises(Unreachable, match="did not come within"):
+        async with environment_for(build.machine, environment, "", blobs, silent):
+            pass
 
 
-def test_wheels_that_came_along_are_refused_where_they_are_not_what_was_asked_for(
+@in_trio
+async def test_wheels_that_came_along_are_refused_where_they_are_not_what_was_asked_for(
     found: Machine, tmp_path: Path
 ) -> None:
     """By the hash of a lock, or by the name that they bear."""
@@ -771,12 +749,9 @@ def test_wheels_that_came_along_are_refused_where_they_are_not_what_was_asked_fo
                 pass
         return str(caught.value)
 
-    async def story() -> None:
-        assert "Hash mismatch" in await refused(locked, changed)
-        why = await refused("greet==1.0", other)
-        assert "`other-2.0` does not start with the normalized package name: greet" in why
-
-    within(HANGS_S, story)
+    assert "Hash mismatch" in await refused(locked, changed)
+    why = await refused("greet==1.0", other)
+    assert "`other-2.0` does not start with the normalized package name: greet" in why
     assert build.left == set()
 
 

@@ -23,71 +23,66 @@ from formation_p2p.net.transport.yamux import STRANGERS_UNREAD_BYTES
 from formation_p2p.reach.stack import KAD_PROTOCOL
 from tests.host import mallory
 from tests.support.stacks import Answer, Node, run, running
-from tests.support.waiting import HANGS_S, IDLE_S, until
+from tests.support.waiting import HANGS_S, IDLE_S, in_trio, until
 
 
-def test_a_window_full_of_tiny_frames_stops_nobody() -> None:
-    async def story() -> None:
-        victim = Node()
-        async with running(victim):
-            turns = [0]
-            answered_in: Counter[int] = Counter()
-
-            def respond(frame: bytes, answer: Answer) -> None:
-                answered_in[turns[0]] += 1
-                answer(frame)
-
-            victim.respond = respond
-
-            async def take_turns() -> None:
-                while True:
-                    await trio.lowlevel.checkpoint()
-                    turns[0] += 1
-
-            hand = await mallory.muxed(victim)
-            async with trio.open_nursery() as nursery:
-                await hand.open(1, KAD_PROTOCOL)
-                await until(lambda: hand_is_heard(victim))
-                nursery.start_soon(take_turns)
-                size = WINDOW_BYTES - 4 * 1024  # the negotiation took of the window
-                await hand.data(1, bytes(size))
-                await until(lambda: len(victim.requests) > 500)
-                nursery.cancel_scope.cancel()
-            assert max(answered_in.values()) < 10
-
+@in_trio
+async def test_a_window_full_of_tiny_frames_stops_nobody() -> None:
     def hand_is_heard(victim: Node) -> bool:
         connections = list(victim.stack.swarm.all())
         return any(connection.muxer.streams for connection in connections)
 
-    run(story)
+    victim = Node()
+    async with running(victim):
+        turns = [0]
+        answered_in: Counter[int] = Counter()
+
+        def respond(frame: bytes, answer: Answer) -> None:
+            answered_in[turns[0]] += 1
+            answer(frame)
+
+        victim.respond = respond
+
+        async def take_turns() -> None:
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns[0] += 1
+
+        hand = await mallory.muxed(victim)
+        async with trio.open_nursery() as nursery:
+            await hand.open(1, KAD_PROTOCOL)
+            await until(lambda: hand_is_heard(victim))
+            nursery.start_soon(take_turns)
+            size = WINDOW_BYTES - 4 * 1024  # the negotiation took of the window
+            await hand.data(1, bytes(size))
+            await until(lambda: len(victim.requests) > 500)
+            nursery.cancel_scope.cancel()
+        assert max(answered_in.values()) < 10
 
 
-def test_little_is_kept_unread_of_strangers_and_more_of_who_shares_a_lease() -> None:
+@in_trio
+async def test_little_is_kept_unread_of_strangers_and_more_of_who_shares_a_lease() -> None:
     """Requests are answered one after the other; meanwhile what else was sent lies here."""
+    victim = Node(parameters=NetParameters(kad_frames_per_s=1, identify_wait_s=0.0))
+    async with running(victim):
+        hand = await mallory.muxed(victim)
+        for sid in range(1, 33, 2):
+            await hand.open(sid, KAD_PROTOCOL)
 
-    async def story() -> None:
-        victim = Node(parameters=NetParameters(kad_frames_per_s=1, identify_wait_s=0.0))
-        async with running(victim):
-            hand = await mallory.muxed(victim)
-            for sid in range(1, 33, 2):
-                await hand.open(sid, KAD_PROTOCOL)
+        async def push() -> None:
+            for _ in range(4):
+                for sid in range(1, 33, 2):
+                    await hand.data(sid, encode_frame(bytes(100)) * 600)
 
-            async def push() -> None:
-                for _ in range(4):
-                    for sid in range(1, 33, 2):
-                        await hand.data(sid, encode_frame(bytes(100)) * 600)
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(push)
-                [connection] = victim.stack.swarm.all()
-                await until(lambda: connection.muxer.unread_bytes > STRANGERS_UNREAD_BYTES / 2)
-                await wait_all_tasks_blocked(IDLE_S)
-                assert connection.muxer.unread_bytes <= STRANGERS_UNREAD_BYTES + 64 * KIB
-                victim.stack.note_lease(hand.peer_id)
-                await until(lambda: connection.muxer.unread_bytes > 2 * STRANGERS_UNREAD_BYTES)
-                nursery.cancel_scope.cancel()
-
-    run(story)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(push)
+            [connection] = victim.stack.swarm.all()
+            await until(lambda: connection.muxer.unread_bytes > STRANGERS_UNREAD_BYTES / 2)
+            await wait_all_tasks_blocked(IDLE_S)
+            assert connection.muxer.unread_bytes <= STRANGERS_UNREAD_BYTES + 64 * KIB
+            victim.stack.note_lease(hand.peer_id)
+            await until(lambda: connection.muxer.unread_bytes > 2 * STRANGERS_UNREAD_BYTES)
+            nursery.cancel_scope.cancel()
 
 
 def test_names_that_never_resolve_leave_threads_for_the_tasks(

@@ -25,7 +25,7 @@ from formation_p2p.features.gangs.host.network import SERVICE, GangNetworks, Mem
 from formation_p2p.leases.core.roster import Roster
 from formation_p2p.leases.core.tunnel import OWNER, TunnelError
 from tests.support.gangs import TunnelNode, gang_of
-from tests.support.stacks import run
+from tests.support.waiting import in_trio
 
 # A machine whose administrator allows no namespaces, or no TUN device, offers no such network, and
 # says why.
@@ -125,38 +125,34 @@ def test_a_machine_without_a_sandbox_says_why_it_cannot(
 
 
 @needs_devices
-def test_programs_reach_each_other_by_name_and_only_through_the_relay(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with networks(TunnelNode(), TunnelNode()) as (roster, ours):
-            first, second = (relay(ours, roster, rank) for rank in range(2))
-            printed: dict[int, str] = {}
+@in_trio
+async def test_programs_reach_each_other_by_name_and_only_through_the_relay(tmp_path: Path) -> None:
+    async with networks(TunnelNode(), TunnelNode()) as (roster, ours):
+        first, second = (relay(ours, roster, rank) for rank in range(2))
+        printed: dict[int, str] = {}
 
-            async def take(rank: int, program: str, network: MemberNetwork) -> None:
-                printed[rank] = await ran(program, tmp_path, network)
+        async def take(rank: int, program: str, network: MemberNetwork) -> None:
+            printed[rank] = await ran(program, tmp_path, network)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(take, 0, LISTEN, first)
-                nursery.start_soon(take, 1, CALL, second)
-            assert printed[1] == "b'thanks'\n"
-            assert printed[0] == f"{address_of(1)} {MIB_SENT * MIB} m0 ['gang0', 'lo']\n"
-            # All of it, and the headers of some packets.
-            for passed in (second.sent_bytes, first.received_bytes):
-                assert MIB_SENT * MIB < passed < 1.05 * MIB_SENT * MIB
-
-    run(main)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take, 0, LISTEN, first)
+            nursery.start_soon(take, 1, CALL, second)
+        assert printed[1] == "b'thanks'\n"
+        assert printed[0] == f"{address_of(1)} {MIB_SENT * MIB} m0 ['gang0', 'lo']\n"
+        # All of it, and the headers of some packets.
+        for passed in (second.sent_bytes, first.received_bytes):
+            assert MIB_SENT * MIB < passed < 1.05 * MIB_SENT * MIB
 
 
 @needs_devices
-def test_the_network_leads_nowhere_else(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with networks(TunnelNode(), TunnelNode()) as (roster, ours):
-            alone = relay(ours, roster, 0)
-            printed = await ran(LOOK, tmp_path, alone)
-            assert printed.splitlines() == ["Network is unreachable", "sent", "sent"]
-            assert alone.dropped >= 2
-            assert alone.sent_bytes == 0
-
-    run(main)
+@in_trio
+async def test_the_network_leads_nowhere_else(tmp_path: Path) -> None:
+    async with networks(TunnelNode(), TunnelNode()) as (roster, ours):
+        alone = relay(ours, roster, 0)
+        printed = await ran(LOOK, tmp_path, alone)
+        assert printed.splitlines() == ["Network is unreachable", "sent", "sent"]
+        assert alone.dropped >= 2
+        assert alone.sent_bytes == 0
 
 
 def packet(source: str, target: str, body: bytes = b"hello") -> bytes:
@@ -164,46 +160,42 @@ def packet(source: str, target: str, body: bytes = b"hello") -> bytes:
     return b"\x45\x00" + (20 + len(body)).to_bytes(2) + bytes(8) + ends + body
 
 
-def test_what_a_member_sends_in_another_name_is_dropped() -> None:
-    async def main() -> None:
-        async with networks(TunnelNode(), liar := TunnelNode(), TunnelNode()) as (roster, ours):
-            target = relay(ours, roster, 0)
-            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            here.setblocking(False)
-            with there:
-                detach = target.attach(here.detach())
-                tunnel = await liar.tunnels.open(roster.gang_id, 1, 0, SERVICE)
-                good = packet(address_of(1), address_of(0))
-                for sent in (
-                    packet(address_of(2), address_of(0)),
-                    packet(address_of(1), address_of(2)),
-                    b"nonsense" * 3,
-                    good,
-                ):
-                    await tunnel.write(len(sent).to_bytes(2) + sent)
-                await trio.lowlevel.wait_readable(there.fileno())
-                assert there.recv(100) == good
-                assert (target.received_bytes, target.dropped) == (25, 3)
-                detach()
-
-    run(main)
+@in_trio
+async def test_what_a_member_sends_in_another_name_is_dropped() -> None:
+    async with networks(TunnelNode(), liar := TunnelNode(), TunnelNode()) as (roster, ours):
+        target = relay(ours, roster, 0)
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here.setblocking(False)
+        with there:
+            detach = target.attach(here.detach())
+            tunnel = await liar.tunnels.open(roster.gang_id, 1, 0, SERVICE)
+            good = packet(address_of(1), address_of(0))
+            for sent in (
+                packet(address_of(2), address_of(0)),
+                packet(address_of(1), address_of(2)),
+                b"nonsense" * 3,
+                good,
+            ):
+                await tunnel.write(len(sent).to_bytes(2) + sent)
+            await trio.lowlevel.wait_readable(there.fileno())
+            assert there.recv(100) == good
+            assert (target.received_bytes, target.dropped) == (25, 3)
+            detach()
 
 
-def test_the_owner_and_a_gang_without_a_network_are_refused() -> None:
-    async def main() -> None:
-        owner = TunnelNode()
-        node = TunnelNode()
-        ours = networks_of(node)
-        async with gang_of(node, owner=owner) as roster:
-            assert ours.of(roster.gang_id, 0) is None
-            tunnel = await owner.tunnels.open(roster.gang_id, OWNER, 0, SERVICE)
-            with pytest.raises(TunnelError):
-                await tunnel.read()
-            node.tunnels.join(0, replace(roster, sequence=2, has_network=True))
-            assert ours.of(roster.gang_id, 0) is not None
-            assert ours.of(roster.gang_id, OWNER) is None
-            tunnel = await owner.tunnels.open(roster.gang_id, OWNER, 0, SERVICE)
-            with pytest.raises(TunnelError):
-                await tunnel.read()
-
-    run(main)
+@in_trio
+async def test_the_owner_and_a_gang_without_a_network_are_refused() -> None:
+    owner = TunnelNode()
+    node = TunnelNode()
+    ours = networks_of(node)
+    async with gang_of(node, owner=owner) as roster:
+        assert ours.of(roster.gang_id, 0) is None
+        tunnel = await owner.tunnels.open(roster.gang_id, OWNER, 0, SERVICE)
+        with pytest.raises(TunnelError):
+            await tunnel.read()
+        node.tunnels.join(0, replace(roster, sequence=2, has_network=True))
+        assert ours.of(roster.gang_id, 0) is not None
+        assert ours.of(roster.gang_id, OWNER) is None
+        tunnel = await owner.tunnels.open(roster.gang_id, OWNER, 0, SERVICE)
+        with pytest.raises(TunnelError):
+            await tunnel.read()

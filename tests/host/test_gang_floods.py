@@ -37,8 +37,7 @@ from formation_p2p.net.transport.frames import encode_frame
 from tests.host.test_gang_devices import needs_devices, networks, packet, ran, relay
 from tests.host.test_gang_stores import StoreNode
 from tests.support.gangs import GANG, TunnelNode, gang_of, read_all
-from tests.support.stacks import run
-from tests.support.waiting import until
+from tests.support.waiting import in_trio, until
 
 HEADER_BYTES = 20
 # As a task may try it: its own address is the only one that it can send from, and raw packets, in
@@ -112,137 +111,123 @@ def datagram(source: int, target: int, port: int) -> bytes:
     return b"".join((start, checksum.to_bytes(2), ends, struct.pack("!4H", 9, port, 8, 0)))
 
 
-def test_small_packets_take_the_room_that_they_fill() -> None:
+@in_trio
+async def test_small_packets_take_the_room_that_they_fill() -> None:
     """Of a member that is not there, and what goes to one that is there passes."""
     held = QUEUE_BYTES // (PACKET_BYTES + LENGTH_BYTES + HEADER_BYTES)
-
-    async def main() -> None:
-        nodes = [TunnelNode() for _ in range(3)]
-        async with networks(*nodes) as (roster, ours):
-            target = relay(ours, roster, 0)
-            nodes[2].tunnels.leave(GANG, 2, "it has ended")
-            with attached(target) as task, attached(relay(ours, roster, 1)) as other:
-                await send(task, *[tiny(0, 2)] * (held + 1000))
-                await until(lambda: target.dropped == 1000)
-                await send(task, tiny(0, 1))
-                assert await came(other) == tiny(0, 1)
-                assert target.sent_bytes == (held + 1) * HEADER_BYTES
-                # What waited is sent once it is there (no task has a device there), and makes room.
-                nodes[2].tunnels.join(2, replace(roster, sequence=3))
-                late = relay(ours, roster, 2)
-                await until(lambda: late.dropped == held)
-                await send(task, *[tiny(0, 2)] * 1000)
-                await until(lambda: late.dropped == held + 1000)
-                assert target.dropped == 1000
-
-    run(main)
+    nodes = [TunnelNode() for _ in range(3)]
+    async with networks(*nodes) as (roster, ours):
+        target = relay(ours, roster, 0)
+        nodes[2].tunnels.leave(GANG, 2, "it has ended")
+        with attached(target) as task, attached(relay(ours, roster, 1)) as other:
+            await send(task, *[tiny(0, 2)] * (held + 1000))
+            await until(lambda: target.dropped == 1000)
+            await send(task, tiny(0, 1))
+            assert await came(other) == tiny(0, 1)
+            assert target.sent_bytes == (held + 1) * HEADER_BYTES
+            # What waited is sent once it is there (no task has a device there), and makes room.
+            nodes[2].tunnels.join(2, replace(roster, sequence=3))
+            late = relay(ours, roster, 2)
+            await until(lambda: late.dropped == held)
+            await send(task, *[tiny(0, 2)] * 1000)
+            await until(lambda: late.dropped == held + 1000)
+            assert target.dropped == 1000
 
 
-def test_the_network_goes_on_when_its_gang_shrinks() -> None:
-    async def main() -> None:
-        nodes = [TunnelNode() for _ in range(3)]
-        async with networks(*nodes) as (roster, ours):
-            target = relay(ours, roster, 0)
-            with attached(target) as task, attached(relay(ours, roster, 1)) as other:
-                with attached(relay(ours, roster, 2)) as third:
-                    await send(task, tiny(0, 2))
-                    assert await came(third) == tiny(0, 2)
-                smaller = replace(roster, sequence=3, size=2, members=roster.members[:2])
-                await send(task, *[tiny(0, 2)] * 10)
-                for rank in range(2):
-                    nodes[rank].tunnels.join(rank, smaller)
-                await send(task, *[tiny(0, 2)] * 10)
-                await until(lambda: target.dropped >= 10)
-                await trio.sleep(0.1)
-                await send(task, tiny(0, 1))
-                assert await came(other) == tiny(0, 1)
-
-    run(main)
+@in_trio
+async def test_the_network_goes_on_when_its_gang_shrinks() -> None:
+    nodes = [TunnelNode() for _ in range(3)]
+    async with networks(*nodes) as (roster, ours):
+        target = relay(ours, roster, 0)
+        with attached(target) as task, attached(relay(ours, roster, 1)) as other:
+            with attached(relay(ours, roster, 2)) as third:
+                await send(task, tiny(0, 2))
+                assert await came(third) == tiny(0, 2)
+            smaller = replace(roster, sequence=3, size=2, members=roster.members[:2])
+            await send(task, *[tiny(0, 2)] * 10)
+            for rank in range(2):
+                nodes[rank].tunnels.join(rank, smaller)
+            await send(task, *[tiny(0, 2)] * 10)
+            await until(lambda: target.dropped >= 10)
+            await trio.sleep(0.1)
+            await send(task, tiny(0, 1))
+            assert await came(other) == tiny(0, 1)
 
 
-def test_one_task_after_the_other_has_a_device_of_its_own() -> None:
+@in_trio
+async def test_one_task_after_the_other_has_a_device_of_its_own() -> None:
     """What the first has not got rid of is not the second's."""
-
-    async def main() -> None:
-        async with networks(TunnelNode(), second := TunnelNode()) as (roster, ours):
-            target = relay(ours, roster, 0)
-            second.tunnels.leave(GANG, 1, "it has ended")
-            with attached(target) as first:
-                await send(first, *[packet(address_of(0), address_of(1), b"first")] * 3)
-                await until(lambda: target.sent_bytes > 0)
-            second.tunnels.join(1, replace(roster, sequence=3))
-            with attached(relay(ours, roster, 1)) as other, attached(target) as again:
-                await send(again, packet(address_of(0), address_of(1), b"second"))
-                assert (await came(other)).endswith(b"second")
-                await send(other, tiny(1, 0))
-                assert await came(again) == tiny(1, 0)
-
-    run(main)
+    async with networks(TunnelNode(), second := TunnelNode()) as (roster, ours):
+        target = relay(ours, roster, 0)
+        second.tunnels.leave(GANG, 1, "it has ended")
+        with attached(target) as first:
+            await send(first, *[packet(address_of(0), address_of(1), b"first")] * 3)
+            await until(lambda: target.sent_bytes > 0)
+        second.tunnels.join(1, replace(roster, sequence=3))
+        with attached(relay(ours, roster, 1)) as other, attached(target) as again:
+            await send(again, packet(address_of(0), address_of(1), b"second"))
+            assert (await came(other)).endswith(b"second")
+            await send(other, tiny(1, 0))
+            assert await came(again) == tiny(1, 0)
 
 
-def test_small_packets_of_another_member_leave_all_others_their_turn() -> None:
-    async def main() -> None:
-        async with networks(TunnelNode(), liar := TunnelNode()) as (roster, ours):
-            target = relay(ours, roster, 0)
-            turns = 0
-            with attached(target):
-                tunnel = await liar.tunnels.open(roster.gang_id, 1, 0, SERVICE)
-                async with trio.open_nursery() as nursery:
+@in_trio
+async def test_small_packets_of_another_member_leave_all_others_their_turn() -> None:
+    async with networks(TunnelNode(), liar := TunnelNode()) as (roster, ours):
+        target = relay(ours, roster, 0)
+        turns = 0
+        with attached(target):
+            tunnel = await liar.tunnels.open(roster.gang_id, 1, 0, SERVICE)
+            async with trio.open_nursery() as nursery:
 
-                    async def others() -> None:
-                        nonlocal turns
-                        while True:
-                            await trio.lowlevel.checkpoint()
-                            turns += target.dropped > 0
+                async def others() -> None:
+                    nonlocal turns
+                    while True:
+                        await trio.lowlevel.checkpoint()
+                        turns += target.dropped > 0
 
-                    nursery.start_soon(others)
-                    # In no member's name: dropped, one by one.
-                    strange = HEADER_BYTES.to_bytes(2) + bytes(HEADER_BYTES)
-                    await tunnel.write(strange * 10_000)
-                    await until(lambda: target.dropped == 10_000)
-                    nursery.cancel_scope.cancel()
-                assert turns >= 10_000 // TURN_PACKETS
-                await tunnel.write((HEADER_BYTES - 1).to_bytes(2) + bytes(HEADER_BYTES - 1))
-                with pytest.raises(TunnelError):
-                    await tunnel.read()
-
-    run(main)
+                nursery.start_soon(others)
+                # In no member's name: dropped, one by one.
+                strange = HEADER_BYTES.to_bytes(2) + bytes(HEADER_BYTES)
+                await tunnel.write(strange * 10_000)
+                await until(lambda: target.dropped == 10_000)
+                nursery.cancel_scope.cancel()
+            assert turns >= 10_000 // TURN_PACKETS
+            await tunnel.write((HEADER_BYTES - 1).to_bytes(2) + bytes(HEADER_BYTES - 1))
+            with pytest.raises(TunnelError):
+                await tunnel.read()
 
 
 @needs_devices
-def test_a_task_sends_from_no_other_address(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with networks(TunnelNode(), TunnelNode()) as (roster, ours):
-            target = relay(ours, roster, 0)
-            with attached(relay(ours, roster, 1)) as other:
-                sent: list[bytes] = []
+@in_trio
+async def test_a_task_sends_from_no_other_address(tmp_path: Path) -> None:
+    async with networks(TunnelNode(), TunnelNode()) as (roster, ours):
+        target = relay(ours, roster, 0)
+        with attached(relay(ours, roster, 1)) as other:
+            sent: list[bytes] = []
 
-                async def take() -> None:
-                    sent.extend([await came(other) for _ in range(3)])
-                    await send(other, datagram(1, 0, 7777))
+            async def take() -> None:
+                sent.extend([await came(other) for _ in range(3)])
+                await send(other, datagram(1, 0, 7777))
 
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(take)
-                    printed = await ran(FORGE, tmp_path, target)
-                assert printed.split() == ["EPERM", "EAFNOSUPPORT", "ENETUNREACH"]
-                assert target.dropped >= 300  # for a member that there is not
-                first, second, last = sent
-                assert len(first) + len(second) == 2 * HEADER_BYTES + 8 + 65_507
-                assert last.endswith(b"last")
-
-    run(main)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take)
+                printed = await ran(FORGE, tmp_path, target)
+            assert printed.split() == ["EPERM", "EAFNOSUPPORT", "ENETUNREACH"]
+            assert target.dropped >= 300  # for a member that there is not
+            first, second, last = sent
+            assert len(first) + len(second) == 2 * HEADER_BYTES + 8 + 65_507
+            assert last.endswith(b"last")
 
 
-def test_no_program_that_the_node_starts_has_a_task_s_device() -> None:
-    async def main() -> None:
-        ours, its = socket.socketpair()
-        with ours, its:
-            socket.send_fds(its, [b"+"], [its.fileno()])
-            found = await device.device_from(ours)
-            assert not os.get_inheritable(found)
-            os.close(found)
-
-    run(main)
+@in_trio
+async def test_no_program_that_the_node_starts_has_a_task_s_device() -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        socket.send_fds(its, [b"+"], [its.fileno()])
+        found = await device.device_from(ours)
+        assert not os.get_inheritable(found)
+        os.close(found)
 
 
 class Key(str):
@@ -255,46 +240,42 @@ async def unanswered(link: StoreLink, key: str) -> bool:
     return scope.cancelled_caught
 
 
-def test_keys_that_were_watched_take_nothing() -> None:
-    async def main() -> None:
-        node = StoreNode()
-        async with gang_of(node):
-            link = node.links.of(GANG, 0)
-            await link.read("first")
-            keys = [weakref.ref(key) for key in map(Key, range(10)) if await unanswered(link, key)]
-            gc.collect()
-            assert [key() for key in keys[:-1]] == [None] * 9  # a frame may still have the last
-            # Two that watch the same key: the one that goes does not take it from the other.
-            async with trio.open_nursery() as nursery:
-                heard: list[tuple[int, bytes | None]] = []
+@in_trio
+async def test_keys_that_were_watched_take_nothing() -> None:
+    node = StoreNode()
+    async with gang_of(node):
+        link = node.links.of(GANG, 0)
+        await link.read("first")
+        keys = [weakref.ref(key) for key in map(Key, range(10)) if await unanswered(link, key)]
+        gc.collect()
+        assert [key() for key in keys[:-1]] == [None] * 9  # a frame may still have the last
+        # Two that watch the same key: the one that goes does not take it from the other.
+        async with trio.open_nursery() as nursery:
+            heard: list[tuple[int, bytes | None]] = []
 
-                async def watch() -> None:
-                    heard.append(await link.newer("shared", 0))
+            async def watch() -> None:
+                heard.append(await link.newer("shared", 0))
 
-                nursery.start_soon(watch)
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                assert await unanswered(link, "shared")
-                answer = await link.ask(lambda number: said.Set(number, "shared", b"x"))
-                assert isinstance(answer, Done)
-            assert [value for _, value in heard] == [b"x"]
-
-    run(main)
+            nursery.start_soon(watch)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert await unanswered(link, "shared")
+            answer = await link.ask(lambda number: said.Set(number, "shared", b"x"))
+            assert isinstance(answer, Done)
+        assert [value for _, value in heard] == [b"x"]
 
 
-def test_a_member_that_does_not_read_what_it_is_told_is_given_up() -> None:
-    async def main() -> None:
-        first, second = StoreNode(), StoreNode()
-        async with gang_of(first, second):
-            tunnel = await second.tunnels.open(GANG, 1, 0, STORE)
-            await tunnel.write(encode_frame(pack_from_client(said.Hello(0))))
-            link = first.links.of(GANG, 0)
-            value = os.urandom(MIB)
-            for _ in range(MAX_UNTOLD_BYTES // MIB + 2):
-                answer = await link.ask(lambda number: said.Set(number, "key", value))
-                assert isinstance(answer, Done)
-            with pytest.raises(TunnelError):
-                await read_all(tunnel)
-            # It has what is there when it comes again, and reads.
-            assert await second.links.of(GANG, 1).read("key") == value
-
-    run(main)
+@in_trio
+async def test_a_member_that_does_not_read_what_it_is_told_is_given_up() -> None:
+    first, second = StoreNode(), StoreNode()
+    async with gang_of(first, second):
+        tunnel = await second.tunnels.open(GANG, 1, 0, STORE)
+        await tunnel.write(encode_frame(pack_from_client(said.Hello(0))))
+        link = first.links.of(GANG, 0)
+        value = os.urandom(MIB)
+        for _ in range(MAX_UNTOLD_BYTES // MIB + 2):
+            answer = await link.ask(lambda number: said.Set(number, "key", value))
+            assert isinstance(answer, Done)
+        with pytest.raises(TunnelError):
+            await read_all(tunnel)
+        # It has what is there when it comes again, and reads.
+        assert await second.links.of(GANG, 1).read("key") == value

@@ -15,8 +15,7 @@ from formation_p2p.features.gangs.host.tunnels import Serve
 from formation_p2p.leases.core.tunnel import OWNER, OpenTunnel, TunnelRefusal
 from tests.host.test_tunnels import asked
 from tests.support.gangs import FENCE, GANG, TunnelNode, gang_of, roster_of
-from tests.support.stacks import run
-from tests.support.waiting import until
+from tests.support.waiting import in_trio, until
 
 OTHER = "f" * 32
 SERVICES = ("data", ":8080", "_store", "_net")
@@ -43,58 +42,54 @@ class GangNode(TunnelNode):
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_only_members_of_the_living_gang_reach_it(service: str) -> None:
-    async def story() -> None:
-        alice, bob, eve = GangNode(), GangNode(), GangNode()
-        async with gang_of(bob, alice, owner=eve) as first:
-            roster = replace(first, sequence=2, has_network=True)
-            bob.tunnels.join(0, roster)
-            member = OpenTunnel(GANG, 1, FENCE + 1, 0, FENCE, service, 0)
-            assert await asked(alice, bob, member) is None
-            # One that is in another gang, with a member on the same node.
-            theirs = roster_of([bob, eve], eve, gang_id=OTHER)
-            bob.tunnels.join(0, replace(theirs, has_network=True))
-            assert await asked(eve, bob, replace(member, gang_id=OTHER)) is None
-            for stranger, opening in (
-                (eve, member),  # in the name of a member
-                (eve, replace(member, rank=0, fence=FENCE)),
-                (eve, replace(member, rank=2, fence=FENCE + 2)),  # of which there is none
-                (alice, replace(member, rank=OWNER, fence=0)),
-                (alice, replace(member, fence=FENCE)),  # under another lease
-                (alice, replace(member, gang_id=OTHER)),
-            ):
-                assert await asked(stranger, bob, opening) is TunnelRefusal.NOT_A_MEMBER
-            # Its own lease is another one by now, or was replaced.
-            for fence in (FENCE - 1, FENCE + 1):
-                stale = replace(member, to_fence=fence)
-                assert await asked(alice, bob, stale) is TunnelRefusal.NOT_HERE
-            again = replace(roster.members[1], fence=99)
-            newer = replace(roster, sequence=3, members=(roster.members[0], again))
-            bob.tunnels.join(0, newer)
-            assert await asked(alice, bob, member) is TunnelRefusal.NOT_A_MEMBER
-            assert await asked(alice, bob, replace(member, fence=99)) is None
-            bob.tunnels.leave(GANG, 0, "its lease has ended")
-            fenced = replace(member, fence=99)
-            assert await asked(alice, bob, fenced) is TunnelRefusal.NOT_HERE
-            # What is the library's own leads to no task.
-            led = [] if service.startswith("_") else [(GANG, service, 1), (OTHER, service, 1)]
-            await until(lambda: len(bob.reached) >= len(led))
-            assert set(bob.reached) == set(led)
-
-    run(story)
+@in_trio
+async def test_only_members_of_the_living_gang_reach_it(service: str) -> None:
+    alice, bob, eve = GangNode(), GangNode(), GangNode()
+    async with gang_of(bob, alice, owner=eve) as first:
+        roster = replace(first, sequence=2, has_network=True)
+        bob.tunnels.join(0, roster)
+        member = OpenTunnel(GANG, 1, FENCE + 1, 0, FENCE, service, 0)
+        assert await asked(alice, bob, member) is None
+        # One that is in another gang, with a member on the same node.
+        theirs = roster_of([bob, eve], eve, gang_id=OTHER)
+        bob.tunnels.join(0, replace(theirs, has_network=True))
+        assert await asked(eve, bob, replace(member, gang_id=OTHER)) is None
+        for stranger, opening in (
+            (eve, member),  # in the name of a member
+            (eve, replace(member, rank=0, fence=FENCE)),
+            (eve, replace(member, rank=2, fence=FENCE + 2)),  # of which there is none
+            (alice, replace(member, rank=OWNER, fence=0)),
+            (alice, replace(member, fence=FENCE)),  # under another lease
+            (alice, replace(member, gang_id=OTHER)),
+        ):
+            assert await asked(stranger, bob, opening) is TunnelRefusal.NOT_A_MEMBER
+        # Its own lease is another one by now, or was replaced.
+        for fence in (FENCE - 1, FENCE + 1):
+            stale = replace(member, to_fence=fence)
+            assert await asked(alice, bob, stale) is TunnelRefusal.NOT_HERE
+        again = replace(roster.members[1], fence=99)
+        newer = replace(roster, sequence=3, members=(roster.members[0], again))
+        bob.tunnels.join(0, newer)
+        assert await asked(alice, bob, member) is TunnelRefusal.NOT_A_MEMBER
+        assert await asked(alice, bob, replace(member, fence=99)) is None
+        bob.tunnels.leave(GANG, 0, "its lease has ended")
+        fenced = replace(member, fence=99)
+        assert await asked(alice, bob, fenced) is TunnelRefusal.NOT_HERE
+        # What is the library's own leads to no task.
+        led = [] if service.startswith("_") else [(GANG, service, 1), (OTHER, service, 1)]
+        await until(lambda: len(bob.reached) >= len(led))
+        assert set(bob.reached) == set(led)
 
 
-def test_two_gangs_of_the_same_nodes_share_no_value() -> None:
-    async def story() -> None:
-        alice, bob = GangNode(), GangNode()
-        async with gang_of(alice, bob) as roster:
-            for rank, node in enumerate((alice, bob)):
-                node.tunnels.join(rank, replace(roster, gang_id=OTHER))
-            ours, theirs = (bob.gangs.links.of(gang_id, 1) for gang_id in (GANG, OTHER))
-            answer = await ours.ask(lambda number: said.Set(number, "key", b"ours"))
-            assert isinstance(answer, Done)
-            assert await theirs.ask(said.CountKeys) == Done(1, 0)
-            assert await theirs.read("key") is None
-            assert await ours.read("key") == b"ours"
-
-    run(story)
+@in_trio
+async def test_two_gangs_of_the_same_nodes_share_no_value() -> None:
+    alice, bob = GangNode(), GangNode()
+    async with gang_of(alice, bob) as roster:
+        for rank, node in enumerate((alice, bob)):
+            node.tunnels.join(rank, replace(roster, gang_id=OTHER))
+        ours, theirs = (bob.gangs.links.of(gang_id, 1) for gang_id in (GANG, OTHER))
+        answer = await ours.ask(lambda number: said.Set(number, "key", b"ours"))
+        assert isinstance(answer, Done)
+        assert await theirs.ask(said.CountKeys) == Done(1, 0)
+        assert await theirs.read("key") is None
+        assert await ours.read("key") == b"ours"

@@ -24,8 +24,7 @@ from formation_p2p.leases.core.roster import Roster
 from formation_p2p.leases.core.tunnel import OWNER, TunnelError
 from formation_p2p.net.transport.frames import encode_frame
 from tests.support.gangs import GANG, TunnelNode, gang_of, roster_of
-from tests.support.stacks import run
-from tests.support.waiting import until
+from tests.support.waiting import in_trio, until
 
 R = TypeVar("R")
 
@@ -63,52 +62,49 @@ async def called(function: Callable[..., R], *args: Any) -> R:
     return await trio.to_thread.run_sync(partial(function, *args))
 
 
-def test_programs_of_two_nodes_share_values_and_meet(tmp_path: Path) -> None:
-    async def main() -> None:
-        nodes = StoreNode(), StoreNode()
-        async with gang_of(*nodes), programs(tmp_path, *nodes) as (first, second):
-            await called(first.set, "model", b"\x00\n" * 100_000)
-            assert await called(second.get, "model") == b"\x00\n" * 100_000
-            assert await called(second.add, "n", 2) == 2
-            assert await called(first.add, "n", 40) == 42
-            assert await called(first.compare_set, "n", "42", "43") == b"43"
-            assert await called(second.check, ["n", "model"])
-            assert not await called(second.check, ["n", "none"])
-            assert await called(second.num_keys) == 2
-            assert await called(second.delete_key, "model")
-            assert not await called(second.delete_key, "model")
-            with pytest.raises(TimeoutError):
-                await called(second.get, "model", 0.05)
-            await called(first.set, "text", "x")
-            with pytest.raises(ValueError, match="whole number"):
-                await called(second.add, "text", 1)
-            async with trio.open_nursery() as nursery:
-                for each in (first, second):
-                    nursery.start_soon(called, each.barrier)
-            with pytest.raises(TimeoutError):
-                await called(second.barrier, "barrier", 0.05)
-
-    run(main)
+@in_trio
+async def test_programs_of_two_nodes_share_values_and_meet(tmp_path: Path) -> None:
+    nodes = StoreNode(), StoreNode()
+    async with gang_of(*nodes), programs(tmp_path, *nodes) as (first, second):
+        await called(first.set, "model", b"\x00\n" * 100_000)
+        assert await called(second.get, "model") == b"\x00\n" * 100_000
+        assert await called(second.add, "n", 2) == 2
+        assert await called(first.add, "n", 40) == 42
+        assert await called(first.compare_set, "n", "42", "43") == b"43"
+        assert await called(second.check, ["n", "model"])
+        assert not await called(second.check, ["n", "none"])
+        assert await called(second.num_keys) == 2
+        assert await called(second.delete_key, "model")
+        assert not await called(second.delete_key, "model")
+        with pytest.raises(TimeoutError):
+            await called(second.get, "model", 0.05)
+        await called(first.set, "text", "x")
+        with pytest.raises(ValueError, match="whole number"):
+            await called(second.add, "text", 1)
+        async with trio.open_nursery() as nursery:
+            for each in (first, second):
+                nursery.start_soon(called, each.barrier)
+        with pytest.raises(TimeoutError):
+            await called(second.barrier, "barrier", 0.05)
 
 
-def test_a_watched_key_is_told_and_read_without_asking(tmp_path: Path) -> None:
-    async def main() -> None:
-        nodes = StoreNode(), StoreNode()
-        async with gang_of(*nodes), programs(tmp_path, *nodes) as (first, second):
-            seen = second.watch("shared")
-            assert await called(next, seen) is None
-            for value in (b"1", b"2"):
-                await called(first.set, "shared", value)
-                assert await called(next, seen) == value
-                assert await called(second.read, "shared") == value
-            await called(first.delete_key, "shared")
-            assert await called(next, seen) is None
-            await called(seen.close)
-
-    run(main)
+@in_trio
+async def test_a_watched_key_is_told_and_read_without_asking(tmp_path: Path) -> None:
+    nodes = StoreNode(), StoreNode()
+    async with gang_of(*nodes), programs(tmp_path, *nodes) as (first, second):
+        seen = second.watch("shared")
+        assert await called(next, seen) is None
+        for value in (b"1", b"2"):
+            await called(first.set, "shared", value)
+            assert await called(next, seen) == value
+            assert await called(second.read, "shared") == value
+        await called(first.delete_key, "shared")
+        assert await called(next, seen) is None
+        await called(seen.close)
 
 
-def test_a_program_without_a_library_speaks_lines(tmp_path: Path) -> None:
+@in_trio
+async def test_a_program_without_a_library_speaks_lines(tmp_path: Path) -> None:
     def talk(said: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX) as end:
             end.connect(str(tmp_path / "member-0" / "store"))
@@ -119,46 +115,38 @@ def test_a_program_without_a_library_speaks_lines(tmp_path: Path) -> None:
                 heard += data
         return heard
 
-    async def main() -> None:
-        node = StoreNode()
-        async with gang_of(node), programs(tmp_path, node):
-            assert await called(talk, b"add started 1\nnum_keys\n") == b"number 1\nnumber 1\n"
-            assert await called(talk, b"get started\nread none\n") == b"value 1\n1none\n"
-            for wrong in (b"nonsense\n", b"set a\n", b"set a -1\n", b"set a 9999999\n", b"\xff\n"):
-                assert (await called(talk, wrong)).startswith(b"error invalid ")
-            assert (await called(talk, b"get never 0.01\n")).startswith(b"error timeout ")
-
-    run(main)
+    node = StoreNode()
+    async with gang_of(node), programs(tmp_path, node):
+        assert await called(talk, b"add started 1\nnum_keys\n") == b"number 1\nnumber 1\n"
+        assert await called(talk, b"get started\nread none\n") == b"value 1\n1none\n"
+        for wrong in (b"nonsense\n", b"set a\n", b"set a -1\n", b"set a 9999999\n", b"\xff\n"):
+            assert (await called(talk, wrong)).startswith(b"error invalid ")
+        assert (await called(talk, b"get never 0.01\n")).startswith(b"error timeout ")
 
 
-def test_what_waits_goes_on_at_the_next_member_of_rank_0(tmp_path: Path) -> None:
-    async def main() -> None:
-        first, second, third, owner = (StoreNode() for _ in range(4))
-        nodes = first, second
-        async with (
-            gang_of(*nodes, third, owner=owner) as roster,
-            programs(tmp_path, *nodes) as ours,
-        ):
-            kept = ours[1]
-            await called(kept.set, "step", b"7")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(called, kept.get, "later")
-                await trio.sleep(0.05)
-                newer = moved(roster, first, second, third, owner)
-                first.tunnels.leave(GANG, 0, "the lease of this member has ended")
-                # The third was a member too; now it is that of rank 0.
-                third.tunnels.leave(GANG, 2, "it has another rank")
-                third.tunnels.join(0, newer)
-                second.tunnels.join(1, newer)
-                owner.tunnels.join(OWNER, newer)
-                link = owner.links.of(GANG, OWNER)
-                answer = await link.ask(lambda number: said.Get(number, "step", 1000), 1)
-                assert isinstance(answer, Value)
-                assert answer.value == b"7"
-                done = await link.ask(lambda number: said.Set(number, "later", b"x"))
-                assert isinstance(done, Done)
-
-    run(main)
+@in_trio
+async def test_what_waits_goes_on_at_the_next_member_of_rank_0(tmp_path: Path) -> None:
+    first, second, third, owner = (StoreNode() for _ in range(4))
+    nodes = first, second
+    async with gang_of(*nodes, third, owner=owner) as roster, programs(tmp_path, *nodes) as ours:
+        kept = ours[1]
+        await called(kept.set, "step", b"7")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(called, kept.get, "later")
+            await trio.sleep(0.05)
+            newer = moved(roster, first, second, third, owner)
+            first.tunnels.leave(GANG, 0, "the lease of this member has ended")
+            # The third was a member too; now it is that of rank 0.
+            third.tunnels.leave(GANG, 2, "it has another rank")
+            third.tunnels.join(0, newer)
+            second.tunnels.join(1, newer)
+            owner.tunnels.join(OWNER, newer)
+            link = owner.links.of(GANG, OWNER)
+            answer = await link.ask(lambda number: said.Get(number, "step", 1000), 1)
+            assert isinstance(answer, Value)
+            assert answer.value == b"7"
+            done = await link.ask(lambda number: said.Set(number, "later", b"x"))
+            assert isinstance(done, Done)
 
 
 def moved(roster: Roster, *nodes: StoreNode) -> Roster:
@@ -168,39 +156,37 @@ def moved(roster: Roster, *nodes: StoreNode) -> Roster:
     return replace(newer, members=(newer.members[0], roster.members[1]))
 
 
-def test_only_rank_0_has_a_store_and_only_members_reach_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        first, second, outsider = (StoreNode() for _ in range(3))
-        async with gang_of(first, second, owner=outsider):
-            tunnel = await first.tunnels.open(GANG, 0, 1, SERVICE)
-            with pytest.raises(TunnelError):
-                await tunnel.read()
-            with pytest.raises(TunnelError):
-                outsider.links.of("f" * 32, 0)
-
-    run(main)
+@in_trio
+async def test_only_rank_0_has_a_store_and_only_members_reach_it(tmp_path: Path) -> None:
+    first, second, outsider = (StoreNode() for _ in range(3))
+    async with gang_of(first, second, owner=outsider):
+        tunnel = await first.tunnels.open(GANG, 0, 1, SERVICE)
+        with pytest.raises(TunnelError):
+            await tunnel.read()
+        with pytest.raises(TunnelError):
+            outsider.links.of("f" * 32, 0)
 
 
-def test_a_client_that_never_reads_leaves_nothing_and_a_member_has_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        node = StoreNode()
-        async with gang_of(node, node), programs(tmp_path, node) as (ours,):
-            await called(ours.set, "large", bytes(MIB))
-            tasks = len(node.nursery.child_tasks)
-            for _ in range(2):
-                deaf = await node.tunnels.open(GANG, 1, 0, SERVICE)
-                await deaf.write(encode_frame(pack_from_client(said.Hello(0))))
-                for number in range(1, 17):
-                    await deaf.write(encode_frame(pack_from_client(said.Get(number, "large", 0))))
-                # It is heard no further once so much is untold.
-                await trio.sleep(0.3)
-                assert len(node.nursery.child_tasks) > tasks
-                deaf.abort("it has heard enough")
-                await until(lambda: len(node.nursery.child_tasks) == tasks)
-            older = await node.tunnels.open(GANG, 1, 0, SERVICE)
-            newer = await node.tunnels.open(GANG, 1, 0, SERVICE)
-            await older.over.wait()
-            await newer.write(encode_frame(pack_from_client(said.Hello(0))))
-            assert await newer.read()
-
-    run(main)
+@in_trio
+async def test_a_client_that_never_reads_leaves_nothing_and_a_member_has_one(
+    tmp_path: Path,
+) -> None:
+    node = StoreNode()
+    async with gang_of(node, node), programs(tmp_path, node) as (ours,):
+        await called(ours.set, "large", bytes(MIB))
+        tasks = len(node.nursery.child_tasks)
+        for _ in range(2):
+            deaf = await node.tunnels.open(GANG, 1, 0, SERVICE)
+            await deaf.write(encode_frame(pack_from_client(said.Hello(0))))
+            for number in range(1, 17):
+                await deaf.write(encode_frame(pack_from_client(said.Get(number, "large", 0))))
+            # It is heard no further once so much is untold.
+            await trio.sleep(0.3)
+            assert len(node.nursery.child_tasks) > tasks
+            deaf.abort("it has heard enough")
+            await until(lambda: len(node.nursery.child_tasks) == tasks)
+        older = await node.tunnels.open(GANG, 1, 0, SERVICE)
+        newer = await node.tunnels.open(GANG, 1, 0, SERVICE)
+        await older.over.wait()
+        await newer.write(encode_frame(pack_from_client(said.Hello(0))))
+        assert await newer.read()

@@ -18,7 +18,7 @@ import trio
 from formation_p2p.drivers.heartbeat import BEAT_S, SILENCE_S, Heartbeat
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
 from tests.support.drivers_world import alive
-from tests.support.waiting import run, until, wait_until
+from tests.support.waiting import in_trio, until, wait_until
 
 # A node of one task, that may be silent for so many seconds.
 NODE = """
@@ -135,30 +135,28 @@ def test_silence_is_longer_than_any_lease_lives() -> None:
     assert LEASE_DEFAULTS.lease_s + BEAT_S <= SILENCE_S
 
 
-def test_the_beat_is_read_and_not_written_and_ends_with_the_last_who_beats() -> None:
+@in_trio
+async def test_the_beat_is_read_and_not_written_and_ends_with_the_last_who_beats() -> None:
     heartbeat = Heartbeat()
     reader = heartbeat.open()
 
     def beat_ns() -> int:
         return int.from_bytes(os.pread(reader, 8, 0), "little")
 
-    async def story() -> None:
-        assert beat_ns() == 0
-        began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(heartbeat.run)
-            with trio.CancelScope() as second:
-                async with trio.open_nursery() as inner:
-                    inner.start_soon(heartbeat.run)
-                    await until(beat_ns)
-                    first_ns = beat_ns()
-                    assert began_ns <= first_ns <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-                    second.cancel()
-            await until(lambda: beat_ns() > first_ns)
-            nursery.cancel_scope.cancel()
-        assert beat_ns() == 0
-
-    run(story)
+    assert beat_ns() == 0
+    began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(heartbeat.run)
+        with trio.CancelScope() as second:
+            async with trio.open_nursery() as inner:
+                inner.start_soon(heartbeat.run)
+                await until(beat_ns)
+                first_ns = beat_ns()
+                assert began_ns <= first_ns <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+                second.cancel()
+        await until(lambda: beat_ns() > first_ns)
+        nursery.cancel_scope.cancel()
+    assert beat_ns() == 0
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.pwrite(reader, b"\xff" * 8, 0)
     os.close(reader)

@@ -23,7 +23,7 @@ from formation_p2p.trust.core.grants import Rights, issue
 from formation_p2p.trust.core.network import Network
 from tests.support.dht_world import person
 from tests.support.own_network import in_own_network
-from tests.support.waiting import until
+from tests.support.waiting import told_by, until
 
 ALICE, BOB, CAROL = (person(name).peer_id for name in ("alice", "bob", "carol"))
 PORT = 4001
@@ -108,17 +108,15 @@ async def looking(*peers: PeerId, root: str = "root") -> AsyncIterator[dict[Peer
         nursery.cancel_scope.cancel()
 
 
-def test_nodes_find_each_other_on_every_link_also_one_that_comes_later() -> None:
-    async def story() -> None:
-        plug("lan0", "10.1.0.1/24", "fd01::1/64")
-        async with looking(ALICE, BOB) as found:
-            first = {f"/ip4/10.1.0.1/tcp/{PORT}", f"/ip6/fd01::1/tcp/{PORT}"}
-            await until(lambda: found.get(BOB) == first)
-            plug("lan1", "10.2.0.1/24")
-            await until(lambda: found[BOB] == first | {f"/ip4/10.2.0.1/tcp/{PORT}"})
-        assert set(found) == {BOB}
-
-    in_own_network(story)
+@told_by(in_own_network)
+async def test_nodes_find_each_other_on_every_link_also_one_that_comes_later() -> None:
+    plug("lan0", "10.1.0.1/24", "fd01::1/64")
+    async with looking(ALICE, BOB) as found:
+        first = {f"/ip4/10.1.0.1/tcp/{PORT}", f"/ip6/fd01::1/tcp/{PORT}"}
+        await until(lambda: found.get(BOB) == first)
+        plug("lan1", "10.2.0.1/24")
+        await until(lambda: found[BOB] == first | {f"/ip4/10.2.0.1/tcp/{PORT}"})
+    assert set(found) == {BOB}
 
 
 def is_joined() -> bool:
@@ -126,75 +124,66 @@ def is_joined() -> bool:
     return "FB0000E0" in Path("/proc/self/net/igmp").read_text()
 
 
-def test_nodes_of_two_networks_do_not_find_each_other() -> None:
-    async def story() -> None:
-        plug("lan0", "10.1.0.1/24")
-        async with looking(ALICE) as ours, looking(BOB, CAROL, root="other") as theirs:
-            await until(lambda: CAROL in theirs)
-            await trio.sleep(0.3)
-            assert ours == {}
-
-    in_own_network(story)
+@told_by(in_own_network)
+async def test_nodes_of_two_networks_do_not_find_each_other() -> None:
+    plug("lan0", "10.1.0.1/24")
+    async with looking(ALICE) as ours, looking(BOB, CAROL, root="other") as theirs:
+        await until(lambda: CAROL in theirs)
+        await trio.sleep(0.3)
+        assert ours == {}
 
 
-def test_a_stranger_on_the_lan_fills_nothing_and_hides_nobody() -> None:
-    async def story() -> None:
-        plug("lan0", "10.1.0.1/24", f"{STRANGER}/24")
-        service = mdns.service_name(network().network_id)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            stranger.bind((STRANGER, mdns.PORT))
-            group = struct.pack("@4s4s", socket.inet_aton(mdns.GROUP_4), bytes(4))
-            source = group[:4] + socket.inet_aton(STRANGER)
-            stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, source[4:])
-            async with looking(ALICE) as found:
-                await until(is_joined)
-                stranger.sendto(record(service, "alone"), ("10.1.0.1", mdns.PORT))
-                for number in range(300):
-                    stranger.sendto(record(service, f"{number}"), (mdns.GROUP_4, mdns.PORT))
-                    stranger.sendto(b"\xff" * 40 + service[0], (mdns.GROUP_4, mdns.PORT))
-                await until(lambda: len(found) == mdns.MAX_FOUND_PER_SENDER)
-                async with looking(BOB):
-                    await until(lambda: BOB in found)
-        assert len(found) == mdns.MAX_FOUND_PER_SENDER + 1
-        assert person("alone").peer_id not in found  # what is for this machine alone is not heard
-
+@told_by(in_own_network)
+async def test_a_stranger_on_the_lan_fills_nothing_and_hides_nobody() -> None:
     def record(service: dns.Name, name: str) -> bytes:
         text = f"dnsaddr=/ip4/{STRANGER}/tcp/1/p2p/{person(name).peer_id}".encode()
         told = dns.Record((b"x", *service), dns.TXT, 120, texts=(text,))
         return dns.encode(dns.Message(True, (), (told,)))
 
-    in_own_network(story)
+    plug("lan0", "10.1.0.1/24", f"{STRANGER}/24")
+    service = mdns.service_name(network().network_id)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        stranger.bind((STRANGER, mdns.PORT))
+        group = struct.pack("@4s4s", socket.inet_aton(mdns.GROUP_4), bytes(4))
+        source = group[:4] + socket.inet_aton(STRANGER)
+        stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, source[4:])
+        async with looking(ALICE) as found:
+            await until(is_joined)
+            stranger.sendto(record(service, "alone"), ("10.1.0.1", mdns.PORT))
+            for number in range(300):
+                stranger.sendto(record(service, f"{number}"), (mdns.GROUP_4, mdns.PORT))
+                stranger.sendto(b"\xff" * 40 + service[0], (mdns.GROUP_4, mdns.PORT))
+            await until(lambda: len(found) == mdns.MAX_FOUND_PER_SENDER)
+            async with looking(BOB):
+                await until(lambda: BOB in found)
+    assert len(found) == mdns.MAX_FOUND_PER_SENDER + 1
+    assert person("alone").peer_id not in found  # what is for this machine alone is not heard
 
 
-def test_what_others_say_of_other_services_hides_nobody() -> None:
+@told_by(in_own_network)
+async def test_what_others_say_of_other_services_hides_nobody() -> None:
     """1,500 messages at once: at 128 a second, the last was read 8 s later."""
-
-    async def story() -> None:
-        plug("lan0", "10.1.0.1/24", f"{STRANGER}/24")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            source = socket.inet_aton(STRANGER)
-            stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, source)
-            async with looking(ALICE) as found:
-                await until(is_joined)
-                for _ in range(15):
-                    for _ in range(100):
-                        stranger.sendto(bytes(40), (mdns.GROUP_4, mdns.PORT))
-                    await trio.sleep(0.02)  # the kernel drops none of them
-                async with looking(BOB):
-                    with trio.fail_after(6):
-                        await until(lambda: BOB in found)
-
-    in_own_network(story)
+    plug("lan0", "10.1.0.1/24", f"{STRANGER}/24")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        source = socket.inet_aton(STRANGER)
+        stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, source)
+        async with looking(ALICE) as found:
+            await until(is_joined)
+            for _ in range(15):
+                for _ in range(100):
+                    stranger.sendto(bytes(40), (mdns.GROUP_4, mdns.PORT))
+                await trio.sleep(0.02)  # the kernel drops none of them
+            async with looking(BOB):
+                with trio.fail_after(6):
+                    await until(lambda: BOB in found)
 
 
-def test_the_loopback_interface_and_those_that_are_down_are_left_out() -> None:
-    async def story() -> None:
-        plug("lan0", "10.1.0.1/24")
-        plug("lan1", "10.2.0.1/24")
-        ip("link set lan1 down")
-        plug("lan2")
-        assert {each.name for each in interfaces()} == {"lan0"}
-
-    in_own_network(story)
+@told_by(in_own_network)
+async def test_the_loopback_interface_and_those_that_are_down_are_left_out() -> None:
+    plug("lan0", "10.1.0.1/24")
+    plug("lan1", "10.2.0.1/24")
+    ip("link set lan1 down")
+    plug("lan2")
+    assert {each.name for each in interfaces()} == {"lan0"}

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError
@@ -37,7 +37,7 @@ from formation_p2p.reach.moves import Moves
 from tests.support.loopback import tcp
 from tests.support.moving import HERE, HERE6, THERE, THERE6
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import AT_ONCE_S, IDLE_S, until
+from tests.support.waiting import AT_ONCE_S, IDLE_S, in_mocked_time, in_trio, until
 
 
 def apart(story: str) -> Any:
@@ -77,7 +77,8 @@ def test_a_machine_without_ipv6_listens_on_the_rest() -> None:
     assert hosts(apart("without_ipv6")["listens"]) == {HERE}
 
 
-def test_a_kernel_without_ipv6_is_no_error_while_there_is_another_family(
+@in_trio
+async def test_a_kernel_without_ipv6_is_no_error_while_there_is_another_family(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened = trio.open_tcp_listeners
@@ -88,33 +89,27 @@ def test_a_kernel_without_ipv6_is_no_error_while_there_is_another_family(
         return await opened(port, host=host, backlog=backlog)
 
     monkeypatch.setattr(trio, "open_tcp_listeners", refused)
-
-    async def story() -> None:
-        both = Node(listen=("/ip4/127.0.0.1/tcp/0", "/ip6/::/tcp/0"))
-        async with running(both):
-            assert hosts(list(both.stack.bound)) == {"127.0.0.1"}
-        alone = Node(listen=("/ip6/::/tcp/0",))
-        with pytest.raises(LocalError, match="has no IPv6"):
-            await alone.stack.run(alone)
-
-    run(story)
+    both = Node(listen=("/ip4/127.0.0.1/tcp/0", "/ip6/::/tcp/0"))
+    async with running(both):
+        assert hosts(list(both.stack.bound)) == {"127.0.0.1"}
+    alone = Node(listen=("/ip6/::/tcp/0",))
+    with pytest.raises(LocalError, match="has no IPv6"):
+        await alone.stack.run(alone)
 
 
-def test_both_families_have_one_port_where_it_is_free() -> None:
-    async def story() -> None:
-        alice = Node(listen=("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"))
-        async with running(alice):
-            assert len({address.rsplit("/", 1)[1] for address in alice.stack.bound}) == 1
-            # IPv4 is not accepted on the socket of IPv6: that one would take its port.
-            again = Node(listen=alice.stack.bound)
-        async with running(again):
-            assert again.stack.bound == alice.stack.bound
-        with socket.create_server(("::", again.port), family=socket.AF_INET6):
-            other = Node(listen=(alice.stack.bound[0], "/ip6/::/tcp/0"))
-            async with running(other):
-                assert other.stack.bound[1] != alice.stack.bound[1]
-
-    run(story)
+@in_trio
+async def test_both_families_have_one_port_where_it_is_free() -> None:
+    alice = Node(listen=("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"))
+    async with running(alice):
+        assert len({address.rsplit("/", 1)[1] for address in alice.stack.bound}) == 1
+        # IPv4 is not accepted on the socket of IPv6: that one would take its port.
+        again = Node(listen=alice.stack.bound)
+    async with running(again):
+        assert again.stack.bound == alice.stack.bound
+    with socket.create_server(("::", again.port), family=socket.AF_INET6):
+        other = Node(listen=(alice.stack.bound[0], "/ip6/::/tcp/0"))
+        async with running(other):
+            assert other.stack.bound[1] != alice.stack.bound[1]
 
 
 @asynccontextmanager
@@ -141,77 +136,70 @@ async def silent_once(there: int) -> AsyncIterator[tuple[int, trio.Event]]:
         nursery.cancel_scope.cancel()
 
 
-def test_a_connection_that_is_dead_ends_soon_once_the_peer_dials_anew() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob), silent_once(bob.port) as (port, silent):
-            await alice.ask(Contact(bob.peer_id, (tcp(port),)), b"hello")
-            (old,) = bob.stack.connections()
-            silent.set()
-            begun_s = trio.current_time()
-            swarm = alice.stack.swarm
-            fresh = await swarm.dialler.dial_address(TcpAddress.parse(tcp(bob.port)), bob.peer_id)
-            swarm.adopt(fresh)
-            await until(lambda: old.is_closed)
-            assert PROOF_S <= trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
-            assert "not heard" in str(old.muxer.broken)
-            # The new one is well, and one that is well stays.
-            (new,) = bob.stack.connections()
-            await new.prove()
-            assert not new.is_closed
-            assert bob.gone == []
-
-    run(story)
+@in_trio
+async def test_a_connection_that_is_dead_ends_soon_once_the_peer_dials_anew() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob), silent_once(bob.port) as (port, silent):
+        await alice.ask(Contact(bob.peer_id, (tcp(port),)), b"hello")
+        (old,) = bob.stack.connections()
+        silent.set()
+        begun_s = trio.current_time()
+        swarm = alice.stack.swarm
+        fresh = await swarm.dialler.dial_address(TcpAddress.parse(tcp(bob.port)), bob.peer_id)
+        swarm.adopt(fresh)
+        await until(lambda: old.is_closed)
+        assert PROOF_S <= trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
+        assert "not heard" in str(old.muxer.broken)
+        # The new one is well, and one that is well stays.
+        (new,) = bob.stack.connections()
+        await new.prove()
+        assert not new.is_closed
+        assert bob.gone == []
 
 
-def test_a_connection_that_is_dead_ends_soon_once_a_request_on_it_is_not_answered() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        told: list[PeerEvent] = []
-        async with (
-            running(alice, bob),
-            silent_once(bob.port) as (port, silent),
-            trio.open_nursery() as nursery,
-        ):
-            to = Contact(bob.peer_id, (tcp(port),))
-            await alice.ask(to, b"hello")
-            (old,) = alice.stack.connections()
-            requests = DhtRequests(alice.stack, nursery.start_soon, told.append)
-            silent.set()
-            begun_s = trio.current_time()
-            requests.carry_out(rpc.SendRequest(1, to, kad.Ping(), 0.5, cause="test"))
-            await until(lambda: old.is_closed)
-            assert trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
-            assert "not heard" in str(old.muxer.broken)
-            assert [type(each) for each in told] == [rpc.RequestFailed]
-
-    run(story)
+@in_trio
+async def test_a_connection_that_is_dead_ends_soon_once_a_request_on_it_is_not_answered() -> None:
+    alice, bob = Node(), Node()
+    told: list[PeerEvent] = []
+    async with (
+        running(alice, bob),
+        silent_once(bob.port) as (port, silent),
+        trio.open_nursery() as nursery,
+    ):
+        to = Contact(bob.peer_id, (tcp(port),))
+        await alice.ask(to, b"hello")
+        (old,) = alice.stack.connections()
+        requests = DhtRequests(alice.stack, nursery.start_soon, told.append)
+        silent.set()
+        begun_s = trio.current_time()
+        requests.carry_out(rpc.SendRequest(1, to, kad.Ping(), 0.5, cause="test"))
+        await until(lambda: old.is_closed)
+        assert trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
+        assert "not heard" in str(old.muxer.broken)
+        assert [type(each) for each in told] == [rpc.RequestFailed]
 
 
-def test_where_the_kernel_does_not_tell_of_changes_they_are_looked_for(
+@in_trio
+async def test_where_the_kernel_does_not_tell_of_changes_they_are_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.platform", "elsewhere")
     told: list[frozenset[Ip]] = []
     here = [all_ips()]
+    async with trio.open_nursery() as nursery:
+        looks = 0
 
-    async def story() -> None:
-        async with trio.open_nursery() as nursery:
-            looks = 0
+        def look() -> frozenset[Ip]:
+            nonlocal looks
+            looks += 1
+            return here[0]
 
-            def look() -> frozenset[Ip]:
-                nonlocal looks
-                looks += 1
-                return here[0]
-
-            nursery.start_soon(watch, here[0], told.append, look, 0.01)
-            await until(lambda: looks > 5)
-            assert told == []
-            here[0] = frozenset()
-            await until(lambda: told)
-            nursery.cancel_scope.cancel()
-
-    run(story)
+        nursery.start_soon(watch, here[0], told.append, look, 0.01)
+        await until(lambda: looks > 5)
+        assert told == []
+        here[0] = frozenset()
+        await until(lambda: told)
+        nursery.cancel_scope.cancel()
     assert told == [frozenset()]
 
 
@@ -245,7 +233,8 @@ def test_addresses_that_soon_change_are_told_only_where_there_are_no_others(tmp_
     assert lasting(list(ips.values()), table) == list(ips.values())
 
 
-def test_peers_that_see_another_address_each_second_have_few_changes_told() -> None:
+@in_mocked_time
+async def test_peers_that_see_another_address_each_second_have_few_changes_told() -> None:
     """And what a gate says, or the node itself finds, is told at once meanwhile."""
     moves = Moves((), ())
     moves.own.listening(("/ip4/10.0.0.2/tcp/4001",))
@@ -253,79 +242,72 @@ def test_peers_that_see_another_address_each_second_have_few_changes_told() -> N
     told_s: list[float] = []
     calls: Counter[str] = Counter()
 
-    async def story() -> None:
-        def note(event: AddressesChanged) -> None:
-            told_s.append(trio.current_time() - begun_s)
+    def note(event: AddressesChanged) -> None:
+        told_s.append(trio.current_time() - begun_s)
 
-        begun_s = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            push, elsewhere = (lambda: calls.update(["push"])), (lambda: calls.update(["else"]))
-            nursery.start_soon(moves.tell, note, push, elsewhere)
-            for n in range(600):
-                for peer, host in liars:
-                    seen = f"/ip4/9.0.{n // 250}.{n % 250}/tcp/4001"
-                    moves.own.observed(peer, host, seen, is_exact=True)
-                    moves.seen()
-                await trio.sleep(1)
-            lies = len(told_s)
-            assert 10 < lies < 20
-            assert calls == {"push": lies, "else": lies}
-            moves.own.circuits(("/ip4/11.0.0.1/tcp/1/p2p/gate/p2p-circuit",))
-            moves.changed()
-            await trio.sleep(0.1)
-            assert len(told_s) == lies + 1
-            nursery.cancel_scope.cancel()
-
-    trio.run(story, clock=MockClock(autojump_threshold=0))
+    begun_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        push, elsewhere = (lambda: calls.update(["push"])), (lambda: calls.update(["else"]))
+        nursery.start_soon(moves.tell, note, push, elsewhere)
+        for n in range(600):
+            for peer, host in liars:
+                seen = f"/ip4/9.0.{n // 250}.{n % 250}/tcp/4001"
+                moves.own.observed(peer, host, seen, is_exact=True)
+                moves.seen()
+            await trio.sleep(1)
+        lies = len(told_s)
+        assert 10 < lies < 20
+        assert calls == {"push": lies, "else": lies}
+        moves.own.circuits(("/ip4/11.0.0.1/tcp/1/p2p/gate/p2p-circuit",))
+        moves.changed()
+        await trio.sleep(0.1)
+        assert len(told_s) == lies + 1
+        nursery.cancel_scope.cancel()
 
 
-def test_a_peer_that_was_told_the_same_is_not_told_again() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            served, pushes = bob.stack.served.by_protocol[PUSH_PROTOCOL], 0
+@in_trio
+async def test_a_peer_that_was_told_the_same_is_not_told_again() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        served, pushes = bob.stack.served.by_protocol[PUSH_PROTOCOL], 0
 
-            async def counted(stream: MuxedStream, connection: Connection) -> None:
-                nonlocal pushes
-                pushes += 1
-                await served(stream, connection)
+        async def counted(stream: MuxedStream, connection: Connection) -> None:
+            nonlocal pushes
+            pushes += 1
+            await served(stream, connection)
 
-            bob.stack.served.by_protocol[PUSH_PROTOCOL] = counted
-            await alice.ask(bob, b"hello")
-            await until(lambda: pushes)
-            before = pushes
-            alice.stack._push()
-            await wait_all_tasks_blocked(IDLE_S)
-            assert pushes == before
-            alice.stack.advertise(False)
-            await until(lambda: pushes > before)
-            await wait_all_tasks_blocked(IDLE_S)
-            assert pushes == before + 1
-
-    run(story)
+        bob.stack.served.by_protocol[PUSH_PROTOCOL] = counted
+        await alice.ask(bob, b"hello")
+        await until(lambda: pushes)
+        before = pushes
+        alice.stack._push()
+        await wait_all_tasks_blocked(IDLE_S)
+        assert pushes == before
+        alice.stack.advertise(False)
+        await until(lambda: pushes > before)
+        await wait_all_tasks_blocked(IDLE_S)
+        assert pushes == before + 1
 
 
 @pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0"])
-def test_peers_tell_where_they_see_each_other(listen: str) -> None:
-    async def story() -> None:
-        alice, bob = Node(listen=(listen,)), Node(listen=(listen,))
-        async with running(alice, bob):
-            await alice.ask(bob, b"hello")
-            dialled = alice.stack.swarm.connection_to(bob.peer_id)
-            accepted = bob.stack.swarm.connection_to(alice.peer_id)
-            assert dialled is not None
-            assert accepted is not None
-            await until(lambda: dialled.observed and accepted.observed)
-            host = listen.split("/")[2]
-            assert dialled.local is not None
-            family = "ip6" if ":" in host else "ip4"
-            assert dialled.observed == f"/{family}/{host}/tcp/{dialled.local[1]}"
-            assert accepted.observed == bob.stack.addresses[0]
-            assert accepted.local == (host, bob.port)
-            # Of this machine alone: nobody outside is told.
-            assert alice.stack.own.seen_hosts == ()
-            assert alice.moved == []
-            # The other's port is its own, so that a port of ours was seen.
-            assert alice.stack.contact(Contact(bob.peer_id)).addresses == bob.stack.addresses
-
-    run(story)
+@in_trio
+async def test_peers_tell_where_they_see_each_other(listen: str) -> None:
+    alice, bob = Node(listen=(listen,)), Node(listen=(listen,))
+    async with running(alice, bob):
+        await alice.ask(bob, b"hello")
+        dialled = alice.stack.swarm.connection_to(bob.peer_id)
+        accepted = bob.stack.swarm.connection_to(alice.peer_id)
+        assert dialled is not None
+        assert accepted is not None
+        await until(lambda: dialled.observed and accepted.observed)
+        host = listen.split("/")[2]
+        assert dialled.local is not None
+        family = "ip6" if ":" in host else "ip4"
+        assert dialled.observed == f"/{family}/{host}/tcp/{dialled.local[1]}"
+        assert accepted.observed == bob.stack.addresses[0]
+        assert accepted.local == (host, bob.port)
+        # Of this machine alone: nobody outside is told.
+        assert alice.stack.own.seen_hosts == ()
+        assert alice.moved == []
+        # The other's port is its own, so that a port of ours was seen.
+        assert alice.stack.contact(Contact(bob.peer_id)).addresses == bob.stack.addresses

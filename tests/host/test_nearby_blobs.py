@@ -41,7 +41,7 @@ from formation_p2p.workload.core.blob import DAG_CBOR, Blob, Cid
 from formation_p2p.workload.core.data_rule import DataRule
 from tests.support.data_world import Holder, content
 from tests.support.drivers_world import open_descriptors, within
-from tests.support.waiting import wait_until
+from tests.support.waiting import told_by, wait_until
 
 DATA = content(0.3)
 
@@ -64,7 +64,7 @@ def no_matter(cid: Cid, contact: Contact) -> None:
     pass
 
 
-def story(tmp_path: Path, scenario: Callable[[Holder, Holder], Awaitable[None]]) -> None:
+def story(scenario: Callable[[Holder, Holder], Awaitable[None]], tmp_path: Path) -> None:
     """Of two nodes whose networks do not run: what one gets from the other came by descriptor."""
 
     async def bounded() -> None:
@@ -83,6 +83,9 @@ def story(tmp_path: Path, scenario: Callable[[Holder, Holder], Awaitable[None]])
     wait_until(lambda: open_descriptors() == before)
 
 
+in_world = told_by(story)
+
+
 async def fetched(reader: NearbyReader, blob: Blob, into: Holder) -> bool:
     """Whether it came by descriptor."""
     with into.store.pinned(blob.cid):
@@ -92,35 +95,35 @@ async def fetched(reader: NearbyReader, blob: Blob, into: Holder) -> bool:
     return here
 
 
-def test_a_small_file_comes_by_descriptor(tmp_path: Path) -> None:
-    async def scenario(owner: Holder, reader: Holder) -> None:
-        for number, data in enumerate((DATA, b"", content(2.5), content(9))):
-            blob, to = put(owner, data), tmp_path / f"copy-{number}"
-            await reader.exchange.copies([(to, blob)])
-            assert to.read_bytes() == data
-            assert to.stat().st_mode & 0o777 == 0o500
-            # Its owner is asked again for one that is small.
-            assert reader.store.holds(blob.cid) == (len(data) > MAX_NOT_KEPT_BYTES)
+@in_world
+async def test_a_small_file_comes_by_descriptor(
+    owner: Holder, reader: Holder, /, tmp_path: Path
+) -> None:
+    for number, data in enumerate((DATA, b"", content(2.5), content(9))):
+        blob, to = put(owner, data), tmp_path / f"copy-{number}"
+        await reader.exchange.copies([(to, blob)])
+        assert to.read_bytes() == data
+        assert to.stat().st_mode & 0o777 == 0o500
+        # Its owner is asked again for one that is small.
+        assert reader.store.holds(blob.cid) == (len(data) > MAX_NOT_KEPT_BYTES)
 
-    story(tmp_path, scenario)
 
-
-def test_a_small_file_comes_again_and_by_its_name_from_what_is_kept(tmp_path: Path) -> None:
-    async def scenario(owner: Holder, reader: Holder) -> None:
-        blob = put(owner)
-        for number in range(2):
-            to = tmp_path / f"copy-{number}"
-            await reader.exchange.copies([(to, blob)])
-            assert to.read_bytes() == DATA
-        with reader.store.pinned(blob.cid):
-            await reader.exchange.fetch(blob)  # as for what is kept ahead
-        (path,) = (each for each in owner.folder.iterdir() if each.is_file())
-        path.unlink()
-        last = tmp_path / "last"
-        await reader.exchange.copies([(last, blob)])
-        assert last.read_bytes() == DATA
-
-    story(tmp_path, scenario)
+@in_world
+async def test_a_small_file_comes_again_and_by_its_name_from_what_is_kept(
+    owner: Holder, reader: Holder, /, tmp_path: Path
+) -> None:
+    blob = put(owner)
+    for number in range(2):
+        to = tmp_path / f"copy-{number}"
+        await reader.exchange.copies([(to, blob)])
+        assert to.read_bytes() == DATA
+    with reader.store.pinned(blob.cid):
+        await reader.exchange.fetch(blob)  # as for what is kept ahead
+    (path,) = (each for each in owner.folder.iterdir() if each.is_file())
+    path.unlink()
+    last = tmp_path / "last"
+    await reader.exchange.copies([(last, blob)])
+    assert last.read_bytes() == DATA
 
 
 def test_a_small_file_of_other_content_is_not_put(tmp_path: Path) -> None:
@@ -136,13 +139,13 @@ def test_a_small_file_of_other_content_is_not_put(tmp_path: Path) -> None:
     os.close(file)
 
 
-def test_a_place_that_takes_no_file_is_told(tmp_path: Path) -> None:
-    async def scenario(owner: Holder, reader: Holder) -> None:
-        blob = put(owner)
-        with pytest.raises(LocalError, match="No such file or directory"):
-            await reader.exchange.copies([(tmp_path / "none" / "copy", blob)])
-
-    story(tmp_path, scenario)
+@in_world
+async def test_a_place_that_takes_no_file_is_told(
+    owner: Holder, reader: Holder, /, tmp_path: Path
+) -> None:
+    blob = put(owner)
+    with pytest.raises(LocalError, match="No such file or directory"):
+        await reader.exchange.copies([(tmp_path / "none" / "copy", blob)])
 
 
 def test_its_owner_is_told_who_has_it_now(tmp_path: Path) -> None:
@@ -172,42 +175,38 @@ def test_its_owner_is_told_who_has_it_now(tmp_path: Path) -> None:
     within(60, bounded)
 
 
-def test_what_is_refused_is_left_to_the_network(tmp_path: Path) -> None:
-    async def scenario(owner: Holder, member: Holder) -> None:
-        reader = member.exchange.nearby
-        assert reader is not None
-        blob = put(owner)
-        absent = Blob(Cid(blob.cid.codec, bytes(32)), 10, blob.sources)
-        ruled = replace(put(owner, b"ruled"), rule=DataRule(region="eu"))
-        large = Blob(Cid(DAG_CBOR, bytes(32)), MAX_HANDED_BYTES + 1, blob.sources)
-        of_itself = replace(put(member, b"own"), sources=(Contact(member.peer_id),))
-        for each in (absent, ruled, large, of_itself, replace(blob, sources=())):
-            assert not await fetched(reader, each, member)
-        # Its owner has a rule for what the reader knows by its name alone.
-        secret = owner.folder / "secret"
-        secret.write_bytes(b"for some")
-        named = owner.store.put(secret, DataRule(region="eu"))
-        named = replace(named, rule=None, sources=blob.sources)
-        assert not await fetched(reader, named, member)
-        # A grant of another network, or none.
-        for grant in (b"", b"forged"):
-            member.exchange.grant = grant
-            assert not await fetched(reader, blob, member)
-        member.exchange.grant = member.network.grant
-        assert await fetched(reader, blob, member)  # by the same connection
-
-    story(tmp_path, scenario)
+@in_world
+async def test_what_is_refused_is_left_to_the_network(owner: Holder, member: Holder, /) -> None:
+    reader = member.exchange.nearby
+    assert reader is not None
+    blob = put(owner)
+    absent = Blob(Cid(blob.cid.codec, bytes(32)), 10, blob.sources)
+    ruled = replace(put(owner, b"ruled"), rule=DataRule(region="eu"))
+    large = Blob(Cid(DAG_CBOR, bytes(32)), MAX_HANDED_BYTES + 1, blob.sources)
+    of_itself = replace(put(member, b"own"), sources=(Contact(member.peer_id),))
+    for each in (absent, ruled, large, of_itself, replace(blob, sources=())):
+        assert not await fetched(reader, each, member)
+    # Its owner has a rule for what the reader knows by its name alone.
+    secret = owner.folder / "secret"
+    secret.write_bytes(b"for some")
+    named = owner.store.put(secret, DataRule(region="eu"))
+    named = replace(named, rule=None, sources=blob.sources)
+    assert not await fetched(reader, named, member)
+    # A grant of another network, or none.
+    for grant in (b"", b"forged"):
+        member.exchange.grant = grant
+        assert not await fetched(reader, blob, member)
+    member.exchange.grant = member.network.grant
+    assert await fetched(reader, blob, member)  # by the same connection
 
 
-def test_a_file_that_was_changed_is_not_handed_over(tmp_path: Path) -> None:
-    async def scenario(owner: Holder, member: Holder) -> None:
-        blob = put(owner)
-        (path,) = (each for each in owner.folder.iterdir() if each.is_file())
-        path.write_bytes(b"another")
-        assert member.exchange.nearby is not None
-        assert not await fetched(member.exchange.nearby, blob, member)
-
-    story(tmp_path, scenario)
+@in_world
+async def test_a_file_that_was_changed_is_not_handed_over(owner: Holder, member: Holder, /) -> None:
+    blob = put(owner)
+    (path,) = (each for each in owner.folder.iterdir() if each.is_file())
+    path.write_bytes(b"another")
+    assert member.exchange.nearby is not None
+    assert not await fetched(member.exchange.nearby, blob, member)
 
 
 def test_other_otherthan_was_asked_for_is_not_taken(tmp_path: Path) -> None:
@@ -272,47 +271,45 @@ def hears(owner: Holder, *says: bytes) -> list[bytes]:
     return heard
 
 
-def test_a_reader_that_is_another_gets_nothing(tmp_path: Path) -> None:
-    async def scenario(owner: Holder, member: Holder) -> None:
-        blob, nonce = put(owner), os.urandom(NONCE_BYTES)
-        me = peer_id_to_bytes(member.peer_id)
-        asked = messages.pack_request(messages.Open(member.network.grant, blob.cid))
-        forged = bytes(SIGNATURE_BYTES) + me
-        stale = member.identity.sign(reader_signs(KIND, owner.peer_id, bytes(NONCE_BYTES))) + me
-        for says in (
-            (b"garbage",),
-            (nonce, b"garbage"),
-            (nonce, forged, asked),
-            (nonce, stale, asked),
-        ):
-            heard = await trio.to_thread.run_sync(hears, owner, *says)
-            assert [len(each) for each in heard] in ([], [GREETING_BYTES])
-
-    story(tmp_path, scenario)
+@in_world
+async def test_a_reader_that_is_another_gets_nothing(owner: Holder, member: Holder, /) -> None:
+    blob, nonce = put(owner), os.urandom(NONCE_BYTES)
+    me = peer_id_to_bytes(member.peer_id)
+    asked = messages.pack_request(messages.Open(member.network.grant, blob.cid))
+    forged = bytes(SIGNATURE_BYTES) + me
+    stale = member.identity.sign(reader_signs(KIND, owner.peer_id, bytes(NONCE_BYTES))) + me
+    for says in (
+        (b"garbage",),
+        (nonce, b"garbage"),
+        (nonce, forged, asked),
+        (nonce, stale, asked),
+    ):
+        heard = await trio.to_thread.run_sync(hears, owner, *says)
+        assert [len(each) for each in heard] in ([], [GREETING_BYTES])
 
 
-def test_what_a_reader_signs_for_one_owner_is_of_no_use_at_another(tmp_path: Path) -> None:
-    async def scenario(owner: Holder, member: Holder) -> None:
-        blob = put(owner)
-        asked = messages.pack_request(messages.Open(member.network.grant, blob.cid))
+@in_world
+async def test_what_a_reader_signs_for_one_owner_is_of_no_use_at_another(
+    owner: Holder, member: Holder, /
+) -> None:
+    blob = put(owner)
+    asked = messages.pack_request(messages.Open(member.network.grant, blob.cid))
 
-        def answers(asked_of: PeerId) -> list[bytes]:
-            heard: list[bytes] = []
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.connect(address_of(KIND, owner.peer_id))
-                connection.send(os.urandom(NONCE_BYTES))
-                its = connection.recv(4096)[SIGNATURE_BYTES:]
-                proof = member.identity.sign(reader_signs(KIND, asked_of, its))
-                with suppress(ConnectionError):
-                    connection.send(proof + peer_id_to_bytes(member.peer_id))
-                    connection.send(asked)
-                    heard.append(connection.recv(4096))
-            return [each for each in heard if each]
+    def answers(asked_of: PeerId) -> list[bytes]:
+        heard: list[bytes] = []
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(address_of(KIND, owner.peer_id))
+            connection.send(os.urandom(NONCE_BYTES))
+            its = connection.recv(4096)[SIGNATURE_BYTES:]
+            proof = member.identity.sign(reader_signs(KIND, asked_of, its))
+            with suppress(ConnectionError):
+                connection.send(proof + peer_id_to_bytes(member.peer_id))
+                connection.send(asked)
+                heard.append(connection.recv(4096))
+        return [each for each in heard if each]
 
-        assert not await trio.to_thread.run_sync(answers, member.peer_id)
-        assert await trio.to_thread.run_sync(answers, owner.peer_id)
-
-    story(tmp_path, scenario)
+    assert not await trio.to_thread.run_sync(answers, member.peer_id)
+    assert await trio.to_thread.run_sync(answers, owner.peer_id)
 
 
 def test_an_owner_that_gives_no_answer_is_asked_over_the_network_for_a_while(

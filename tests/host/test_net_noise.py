@@ -29,7 +29,7 @@ from formation_p2p.net.transport.noise import Cipher, NoiseKeys, handshake
 from formation_p2p.net.transport.tcp import TcpStream
 from formation_p2p.net.transport.upgrade import NoiseStream
 from formation_p2p.records.core.envelope_pb2 import RSA, PublicKey
-from tests.support.stacks import run
+from tests.support.waiting import in_trio
 
 
 async def told(keys: NoiseKeys) -> PeerId | None:
@@ -91,32 +91,28 @@ async def read_all(stream: NoiseStream, size: int) -> bytes:
     return data
 
 
-def test_what_is_written_is_read_whole_whatever_its_size() -> None:
-    async def story() -> None:
-        async with session() as (alice, bob):
-            for size in (1, 65_519, 65_520, 3 * MIB + 1):
-                sent = os.urandom(size)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(alice.write, sent)
-                    assert await read_all(bob, size) == sent
-
-    run(story)
+@in_trio
+async def test_what_is_written_is_read_whole_whatever_its_size() -> None:
+    async with session() as (alice, bob):
+        for size in (1, 65_519, 65_520, 3 * MIB + 1):
+            sent = os.urandom(size)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(alice.write, sent)
+                assert await read_all(bob, size) == sent
 
 
 @pytest.mark.parametrize("alices", [False, True])
 @pytest.mark.parametrize("bobs", [False, True])
-def test_peers_understand_each_other_whether_aes_is_faster_at_one_or_the_other(
+@in_trio
+async def test_peers_understand_each_other_whether_aes_is_faster_at_one_or_the_other(
     alices: bool, bobs: bool
 ) -> None:
-    async def story() -> None:
-        async with session(alices, bobs) as (alice, bob):
-            for writes, reads in ((alice, bob), (bob, alice)):
-                sent = os.urandom(3 * KIB)
-                await writes.write(sent[:KIB])
-                await writes.write(sent[KIB:])
-                assert await read_all(reads, len(sent)) == sent
-
-    run(story)
+    async with session(alices, bobs) as (alice, bob):
+        for writes, reads in ((alice, bob), (bob, alice)):
+            sent = os.urandom(3 * KIB)
+            await writes.write(sent[:KIB])
+            await writes.write(sent[KIB:])
+            assert await read_all(reads, len(sent)) == sent
 
 
 @pytest.mark.parametrize("aes", [False, True])
@@ -133,156 +129,136 @@ def test_a_message_is_sealed_as_the_noise_specification_says(aes: bool) -> None:
             assert ChaCha20Poly1305(key).decrypt(nonce, sealed, b"") == b"a message"
 
 
-def test_messages_that_came_together_are_read_without_a_wait_in_between() -> None:
-    async def story() -> None:
-        async with session() as (alice, bob):
-            assert alice.write_now(b"one ", b"two ")
-            assert alice.write_now(b"three")
-            await trio.sleep(0.05)
-            assert await bob.read() == b"one "
-            with trio.CancelScope() as scope:
-                scope.cancel()  # whoever waits is cancelled
-                assert [await bob.read(), await bob.read(2)] == [b"two ", b"th"]
-                assert await bob.read() == b"ree"
-
-    run(story)
+@in_trio
+async def test_messages_that_came_together_are_read_without_a_wait_in_between() -> None:
+    async with session() as (alice, bob):
+        assert alice.write_now(b"one ", b"two ")
+        assert alice.write_now(b"three")
+        await trio.sleep(0.05)
+        assert await bob.read() == b"one "
+        with trio.CancelScope() as scope:
+            scope.cancel()  # whoever waits is cancelled
+            assert [await bob.read(), await bob.read(2)] == [b"two ", b"th"]
+            assert await bob.read() == b"ree"
 
 
-def test_a_message_that_comes_byte_by_byte_is_read_whole() -> None:
-    async def story() -> None:
-        async with session() as (alice, bob):
-            message = b"".join(alice._sealed(b"slowly"))
+@in_trio
+async def test_a_message_that_comes_byte_by_byte_is_read_whole() -> None:
+    async with session() as (alice, bob):
+        message = b"".join(alice._sealed(b"slowly"))
 
-            async def drip() -> None:
-                for n in range(len(message)):
-                    await alice._raw.write(message[n : n + 1])
-                    await trio.sleep(0.001)
+        async def drip() -> None:
+            for n in range(len(message)):
+                await alice._raw.write(message[n : n + 1])
+                await trio.sleep(0.001)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(drip)
-                assert await bob.read() == b"slowly"
-
-    run(story)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drip)
+            assert await bob.read() == b"slowly"
 
 
-def test_what_the_kernel_does_not_take_at_once_is_flushed_before_anything_else() -> None:
-    async def story() -> None:
-        async with session() as (alice, bob):
-            assert isinstance(alice._raw, TcpStream)
-            alice._raw._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
-            sent = b""
-            while alice.write_now(piece := os.urandom(4 * KIB)):
-                sent += piece
+@in_trio
+async def test_what_the_kernel_does_not_take_at_once_is_flushed_before_anything_else() -> None:
+    async with session() as (alice, bob):
+        assert isinstance(alice._raw, TcpStream)
+        alice._raw._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
+        sent = b""
+        while alice.write_now(piece := os.urandom(4 * KIB)):
             sent += piece
-            with pytest.raises(ConnectionClosedError):
-                alice.write_now(b"out of turn")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(flush, alice)
-                assert await read_all(bob, len(sent)) == sent
-            # The one that was refused used up a number of the cipher: this is the end.
-            assert alice.write_now(b"too late")
-            with pytest.raises(InvalidTag):
-                await bob.read()
+        sent += piece
+        with pytest.raises(ConnectionClosedError):
+            alice.write_now(b"out of turn")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flush, alice)
+            assert await read_all(bob, len(sent)) == sent
+        # The one that was refused used up a number of the cipher: this is the end.
+        assert alice.write_now(b"too late")
+        with pytest.raises(InvalidTag):
+            await bob.read()
 
-    run(story)
 
-
-def test_sessions_that_write_much_at_the_same_time_do_not_share_its_room() -> None:
+@in_trio
+async def test_sessions_that_write_much_at_the_same_time_do_not_share_its_room() -> None:
     """Nor those that read it: each has a room of its own until all of it is gone."""
+    async with session() as (alice, bob), session() as (carol, dave):
+        sent = {bob: b"", dave: b""}
 
-    async def story() -> None:
-        async with session() as (alice, bob), session() as (carol, dave):
-            sent = {bob: b"", dave: b""}
+        async def write(writer: NoiseStream, reader: NoiseStream) -> None:
+            for _ in range(40):  # more than the kernel holds
+                messages = [os.urandom(60_000) for _ in range(10)]
+                sent[reader] += b"".join(messages)
+                if not writer.write_now(*messages):
+                    await flush(writer)
 
-            async def write(writer: NoiseStream, reader: NoiseStream) -> None:
-                for _ in range(40):  # more than the kernel holds
-                    messages = [os.urandom(60_000) for _ in range(10)]
-                    sent[reader] += b"".join(messages)
-                    if not writer.write_now(*messages):
-                        await flush(writer)
+        read = {}
 
-            read = {}
+        async def take(reader: NoiseStream) -> None:
+            read[reader] = await read_all(reader, 40 * 10 * 60_000)
 
-            async def take(reader: NoiseStream) -> None:
-                read[reader] = await read_all(reader, 40 * 10 * 60_000)
-
-            async with trio.open_nursery() as nursery:
-                for writer, reader in ((alice, bob), (carol, dave)):
-                    nursery.start_soon(write, writer, reader)
-                    nursery.start_soon(take, reader)
-            assert read == sent
-
-    run(story)
+        async with trio.open_nursery() as nursery:
+            for writer, reader in ((alice, bob), (carol, dave)):
+                nursery.start_soon(write, writer, reader)
+                nursery.start_soon(take, reader)
+        assert read == sent
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_an_altered_message_is_told_from_a_true_one(in_place: bool) -> None:
-    async def story() -> None:
-        async with session() as (alice, bob):
-            message = bytearray(b"".join(alice._sealed(b"pay bob 1")))
-            message[-1] ^= 1
-            await alice._raw.write(bytes(message))
+@in_trio
+async def test_an_altered_message_is_told_from_a_true_one(in_place: bool) -> None:
+    async with session() as (alice, bob):
+        message = bytearray(b"".join(alice._sealed(b"pay bob 1")))
+        message[-1] ^= 1
+        await alice._raw.write(bytes(message))
+        await bob.arrival(0)
+        with pytest.raises(InvalidTag):
+            bob.open_into(memoryview(bytearray(9))) if in_place else await bob.read()
+
+
+@in_trio
+async def test_messages_that_fit_are_opened_where_they_are_to_lie() -> None:
+    async with session() as (alice, bob):
+        into = memoryview(bytearray(10))
+        assert bob.open_into(into) == 0
+        assert alice.write_now(b"one ", b"two ", b"three")
+        while bob.open_into(into) == 0:
             await bob.arrival(0)
-            with pytest.raises(InvalidTag):
-                bob.open_into(memoryview(bytearray(9))) if in_place else await bob.read()
-
-    run(story)
-
-
-def test_messages_that_fit_are_opened_where_they_are_to_lie() -> None:
-    async def story() -> None:
-        async with session() as (alice, bob):
-            into = memoryview(bytearray(10))
-            assert bob.open_into(into) == 0
-            assert alice.write_now(b"one ", b"two ", b"three")
-            while bob.open_into(into) == 0:
-                await bob.arrival(0)
-            assert bytes(into) == b"one two \0\0"
-            assert bob.open() == b"three"
-            assert bob.open() == b""
-            assert alice.write_now(b"")
-            await bob.arrival(0)
-            with pytest.raises(ConnectionClosedError):
-                bob.open_into(into)
-
-    run(story)
+        assert bytes(into) == b"one two \0\0"
+        assert bob.open() == b"three"
+        assert bob.open() == b""
+        assert alice.write_now(b"")
+        await bob.arrival(0)
+        with pytest.raises(ConnectionClosedError):
+            bob.open_into(into)
 
 
-def test_an_empty_message_and_a_goodbye_end_it() -> None:
-    async def story() -> None:
-        async with session() as (alice, bob):
-            assert alice.write_now(b"")
-            with pytest.raises(ConnectionClosedError):
-                await bob.read()
-            await alice.close()
-            with pytest.raises(ConnectionClosedError):
-                await alice.read()
-            with pytest.raises(ConnectionClosedError):
-                alice.write_now(b"hello?")
-
-    run(story)
+@in_trio
+async def test_an_empty_message_and_a_goodbye_end_it() -> None:
+    async with session() as (alice, bob):
+        assert alice.write_now(b"")
+        with pytest.raises(ConnectionClosedError):
+            await bob.read()
+        await alice.close()
+        with pytest.raises(ConnectionClosedError):
+            await alice.read()
+        with pytest.raises(ConnectionClosedError):
+            alice.write_now(b"hello?")
 
 
-def test_the_rsa_key_of_an_older_peer_proves_whose_it_is() -> None:
-    async def story() -> None:
-        theirs = create_new_rsa_key_pair()
-        keys = NoiseKeys.signed(theirs.public_key.serialize(), theirs.private_key.sign)
-        assert await told(keys) == ID.from_pubkey(theirs.public_key).to_base58()
-
-    run(story)
+@in_trio
+async def test_the_rsa_key_of_an_older_peer_proves_whose_it_is() -> None:
+    theirs = create_new_rsa_key_pair()
+    keys = NoiseKeys.signed(theirs.public_key.serialize(), theirs.private_key.sign)
+    assert await told(keys) == ID.from_pubkey(theirs.public_key).to_base58()
 
 
-def test_an_ecdsa_key_proves_whose_it_is() -> None:
+@in_trio
+async def test_an_ecdsa_key_proves_whose_it_is() -> None:
     """py-libp2p has none; the format is that of the libp2p peer-ids specification."""
-
-    async def story() -> None:
-        theirs = ec.generate_private_key(ec.SECP256R1())
-        der = theirs.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        public_key = b"\x08\x03\x12" + bytes([len(der)]) + der
-        keys = NoiseKeys.signed(public_key, lambda said: theirs.sign(said, ec.ECDSA(SHA256())))
-        assert await told(keys) == peer_id_from_bytes(b"\x12\x20" + sha256(public_key).digest())
-
-    run(story)
+    theirs = ec.generate_private_key(ec.SECP256R1())
+    der = theirs.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    public_key = b"\x08\x03\x12" + bytes([len(der)]) + der
+    keys = NoiseKeys.signed(public_key, lambda said: theirs.sign(said, ec.ECDSA(SHA256())))
+    assert await told(keys) == peer_id_from_bytes(b"\x12\x20" + sha256(public_key).digest())
 
 
 def _rsa_with_exponent(least: int) -> NoiseKeys:
@@ -299,12 +275,10 @@ def _rsa_with_exponent(least: int) -> NoiseKeys:
     return NoiseKeys.signed(public_key, lambda s: theirs.sign(s, padding.PKCS1v15(), SHA256()))
 
 
-def test_an_rsa_key_whose_exponent_makes_checking_slow_is_refused() -> None:
-    async def story() -> None:
-        assert await told(_rsa_with_exponent(2**30)) is not None
-        assert await told(_rsa_with_exponent(2**31)) is None
-
-    run(story)
+@in_trio
+async def test_an_rsa_key_whose_exponent_makes_checking_slow_is_refused() -> None:
+    assert await told(_rsa_with_exponent(2**30)) is not None
+    assert await told(_rsa_with_exponent(2**31)) is None
 
 
 def _weak_rsa() -> NoiseKeys:
@@ -338,15 +312,11 @@ def _mallory(**said: bytes) -> NoiseKeys:
         pytest.param(NoiseKeys(os.urandom(32), b"\xff" * 40), id="no protobuf"),
     ],
 )
-def test_a_peer_that_does_not_prove_its_key_is_refused(keys: NoiseKeys) -> None:
-    async def story() -> None:
-        assert await told(keys) is None
-
-    run(story)
+@in_trio
+async def test_a_peer_that_does_not_prove_its_key_is_refused(keys: NoiseKeys) -> None:
+    assert await told(keys) is None
 
 
-def test_an_rsa_key_of_1024_bits_is_refused() -> None:
-    async def story() -> None:
-        assert await told(_weak_rsa()) is None
-
-    run(story)
+@in_trio
+async def test_an_rsa_key_of_1024_bits_is_refused() -> None:
+    assert await told(_weak_rsa()) is None

@@ -19,7 +19,8 @@ from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.data_rule import DataRule
 from formation_p2p.workload.core.scope import Place, Scope
 from tests.support.data_world import ROOT, Holder, content, from_
-from tests.support.stacks import run, running
+from tests.support.stacks import running
+from tests.support.waiting import in_trio
 
 
 class Submitter:
@@ -62,75 +63,67 @@ def working(*nodes: Holder) -> None:
         each.exchange.server.hold = each.exchange.held_for_others.hold
 
 
-def test_another_worker_holds_them_and_is_known_once_their_maker_is_gone(tmp_path: Path) -> None:
+@in_trio
+async def test_another_worker_holds_them_and_is_known_once_their_maker_is_gone(
+    tmp_path: Path,
+) -> None:
     alice, bob, carol, dave = (Maker(tmp_path / x) for x in ("alice", "bob", "carol", "dave"))
     working(alice, bob, carol)
     submitter = Submitter(bob)
     data = content(2)
-
-    async def story() -> None:
-        async with running(alice, bob, carol, dave):
-            one, two = (alice.made(each) for each in (data, content(1)))
-            # Dave works for no other.
-            assert await submitter.copied(alice, alice, dave, carol, one=one, two=two) == 2
-            assert carol.store.holds(one.cid)
-            assert carol.store.holds(two.cid)
-            assert not bob.store.holds(one.cid)
-            # By a reference that names a peer without it.
-            assert await bob.get(from_(one, dave)) == data
-            # It may be its own worker.
-            assert await submitter.copied(alice, bob, one=one, wanted=1) == 1
-
-    run(story)
+    async with running(alice, bob, carol, dave):
+        one, two = (alice.made(each) for each in (data, content(1)))
+        # Dave works for no other.
+        assert await submitter.copied(alice, alice, dave, carol, one=one, two=two) == 2
+        assert carol.store.holds(one.cid)
+        assert carol.store.holds(two.cid)
+        assert not bob.store.holds(one.cid)
+        # By a reference that names a peer without it.
+        assert await bob.get(from_(one, dave)) == data
+        # It may be its own worker.
+        assert await submitter.copied(alice, bob, one=one, wanted=1) == 1
 
 
-def test_what_one_can_not_have_it_does_not_hold(tmp_path: Path) -> None:
+@in_trio
+async def test_what_one_can_not_have_it_does_not_hold(tmp_path: Path) -> None:
     alice, bob, carol = (Holder(tmp_path / name) for name in ("alice", "bob", "carol"))
     working(carol)
     submitter = Submitter(bob)
-
-    async def story() -> None:
-        async with running(alice, bob, carol):
-            here, gone = alice.put(content(1), "here"), alice.put(content(1), "gone")
-            gone = from_(gone, carol)
-            assert await submitter.copied(alice, carol, here=here, gone=gone) == 0
-            assert await submitter.copied(alice, bob, here=here) == 0  # it does not work
-
-    run(story)
+    async with running(alice, bob, carol):
+        here, gone = alice.put(content(1), "here"), alice.put(content(1), "gone")
+        gone = from_(gone, carol)
+        assert await submitter.copied(alice, carol, here=here, gone=gone) == 0
+        assert await submitter.copied(alice, bob, here=here) == 0  # it does not work
 
 
-def test_a_node_serves_its_file_still_where_it_can_not_hold_a_copy_of_it(tmp_path: Path) -> None:
+@in_trio
+async def test_a_node_serves_its_file_still_where_it_can_not_hold_a_copy_of_it(
+    tmp_path: Path,
+) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     working(alice)
     submitter = Submitter(bob)
     data = content(1)
-
-    async def story() -> None:
-        async with running(alice, bob):
-            blob = alice.put(data)
-            assert await submitter.copied(alice, alice, one=from_(blob, bob)) == 0
-            assert await bob.get(blob) == data
-
-    run(story)
+    async with running(alice, bob):
+        blob = alice.put(data)
+        assert await submitter.copied(alice, alice, one=from_(blob, bob)) == 0
+        assert await bob.get(blob) == data
 
 
-def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
+@in_trio
+async def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
     alice, bob, carol = (Holder(tmp_path / x) for x in ("alice", "bob", "carol"))
     working(carol)
     submitter = Submitter(bob)
     rule = DataRule(Scope.LOCAL)
     alice.exchange.readers.leases_of = bob.exchange.readers.leases_of = {carol.peer_id}.__contains__
-
-    async def story() -> None:
-        async with running(alice, bob, carol):
-            theirs, own = (replace(x.put(content(1)), rule=rule) for x in (alice, bob))
-            # Of a job of bob's only what he has himself is for its parties.
-            assert await submitter.copied(alice, carol, one=theirs, wanted=1) == 0
-            assert await submitter.copied(bob, carol, one=own, wanted=1) == 1
-            assert carol.store.rules(own.cid) == (rule,)
-            assert carol.store.parties(own.cid) == (bob.peer_id,)
-
-    run(story)
+    async with running(alice, bob, carol):
+        theirs, own = (replace(x.put(content(1)), rule=rule) for x in (alice, bob))
+        # Of a job of bob's only what he has himself is for its parties.
+        assert await submitter.copied(alice, carol, one=theirs, wanted=1) == 0
+        assert await submitter.copied(bob, carol, one=own, wanted=1) == 1
+        assert carol.store.rules(own.cid) == (rule,)
+        assert carol.store.parties(own.cid) == (bob.peer_id,)
 
 
 def test_a_lease_is_no_way_to_the_data_of_another_circle(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from formation_p2p.workload.core.blob import CHUNK_BYTES
 from formation_p2p.workload.core.private_blob import PrivateBlob
 from tests.support.drivers_world import open_descriptors, within
 from tests.support.stacks import Node
-from tests.support.waiting import HANGS_S, wait_until
+from tests.support.waiting import HANGS_S, in_trio, told_by, wait_until
 
 DATA = secrets.token_bytes(300 * KIB)
 
@@ -277,122 +277,114 @@ def story(scenario: Callable[[Owner, PrivateExchange], Awaitable[None]]) -> None
     wait_until(lambda: open_descriptors() == before)
 
 
-def test_another_process_of_the_user_gets_the_descriptor() -> None:
-    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
-        blob = owner.put(DATA)
-        lent = await reader.lend(blob)
+in_world = told_by(story)
+
+
+@in_world
+async def test_another_process_of_the_user_gets_the_descriptor(
+    owner: Owner, reader: PrivateExchange, /
+) -> None:
+    blob = owner.put(DATA)
+    lent = await reader.lend(blob)
+    assert read(lent)[: len(DATA)] == DATA
+    owner.blobs.release(blob.name)
+    assert owner.blobs.memory_bytes == MIB
+    lent.done(clean=False)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert owner.blobs.memory_bytes == 0  # it may be read still, and is not used again
+    blob = owner.put(DATA)
+    lent = await reader.lend(blob)
+    owner.blobs.release(blob.name)
+    lent.done(clean=True)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert owner.blobs.memory_bytes == MIB
+    owner.blobs.trim(all_of_it=True)
+
+
+@in_world
+async def test_what_calls_ask_for_again_is_asked_of_its_owner_once(
+    owner: Owner, reader: PrivateExchange, /
+) -> None:
+    blob = owner.put(DATA)
+    first = await reader.lend(blob, again=True)
+    owner.blobs.release(blob.name)
+    second = await reader.lend(blob, again=True)
+    assert read(second)[: len(DATA)] == DATA
+    first.done(clean=True)
+    assert len(reader.fetched) == 1
+    reader.fetched.close()
+    assert read(second)[: len(DATA)] == DATA
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert owner.blobs.memory_bytes == MIB
+    second.done(clean=True)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert owner.blobs.memory_bytes == 0
+
+
+@in_world
+async def test_its_own_blobs_a_node_takes_without_asking(
+    owner: Owner, reader: PrivateExchange, /
+) -> None:
+    blob = owner.put(DATA)
+    lent = await owner.exchange.lend(blob)
+    lent.done(clean=True)
+    with pytest.raises(RemoteError, match="any more"):
+        await owner.exchange.lend(replace(blob, size_bytes=2 * blob.size_bytes))
+    owner.blobs.release(blob.name)
+    with pytest.raises(RemoteError, match="any more"):
+        await owner.exchange.lend(blob, again=True)
+
+
+@in_world
+async def test_a_name_that_is_not_known_is_refused(
+    owner: Owner, reader: PrivateExchange, /
+) -> None:
+    blob = replace(owner.put(DATA), name=bytes(16))
+    for again in (True, False):
+        with pytest.raises(RemoteError, match="any more"):
+            await reader.lend(blob, again=again)
+
+
+@in_trio
+async def test_a_process_that_takes_the_name_of_a_socket_is_not_believed() -> None:
+    squatter, owner = Owner(), Owner()
+    blob = owner.put(DATA)
+    forged = replace(squatter.put(DATA), owner=blob.owner)
+    squatter.blobs._held[blob.name] = squatter.blobs._held[forged.name]
+    # As any process of the machine may, which does not have the owner's key.
+    server = LocalBlobs(squatter.blobs, replace(squatter.identity, peer_id=blob.owner.peer_id))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(NotLocal, match="another process"):
+            await LocalReader(Owner().identity).lend(blob)
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_what_is_held_for_one_peer_no_other_node_of_the_user_gets() -> None:
+    owner, caller, other = Owner(), Owner(), Owner()
+    memory = Segment(len(DATA), pieces(DATA))
+    name = owner.blobs.adopt(moved(os.dup(memory.file), len(DATA)), len(DATA), caller.me)
+    blob = PrivateBlob(name, len(DATA), Contact(owner.me))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(LocalBlobs(owner.blobs, owner.identity).serve)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(RemoteError, match="any more"):
+            await LocalReader(other.identity).lend(blob)
+        # Who names another peer than its own is not believed.
+        liar = LocalReader(replace(other.identity, peer_id=caller.me))
+        with pytest.raises(NotLocal):
+            await liar.lend(blob)
+        lent = await LocalReader(caller.identity).lend(blob)
         assert read(lent)[: len(DATA)] == DATA
-        owner.blobs.release(blob.name)
-        assert owner.blobs.memory_bytes == MIB
-        lent.done(clean=False)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert owner.blobs.memory_bytes == 0  # it may be read still, and is not used again
-        blob = owner.put(DATA)
-        lent = await reader.lend(blob)
-        owner.blobs.release(blob.name)
         lent.done(clean=True)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert owner.blobs.memory_bytes == MIB
-        owner.blobs.trim(all_of_it=True)
-
-    story(scenario)
+        nursery.cancel_scope.cancel()
+    memory.close()
 
 
-def test_what_calls_ask_for_again_is_asked_of_its_owner_once() -> None:
-    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
-        blob = owner.put(DATA)
-        first = await reader.lend(blob, again=True)
-        owner.blobs.release(blob.name)
-        second = await reader.lend(blob, again=True)
-        assert read(second)[: len(DATA)] == DATA
-        first.done(clean=True)
-        assert len(reader.fetched) == 1
-        reader.fetched.close()
-        assert read(second)[: len(DATA)] == DATA
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert owner.blobs.memory_bytes == MIB
-        second.done(clean=True)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert owner.blobs.memory_bytes == 0
-
-    story(scenario)
-
-
-def test_its_own_blobs_a_node_takes_without_asking() -> None:
-    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
-        blob = owner.put(DATA)
-        lent = await owner.exchange.lend(blob)
-        lent.done(clean=True)
-        with pytest.raises(RemoteError, match="any more"):
-            await owner.exchange.lend(replace(blob, size_bytes=2 * blob.size_bytes))
-        owner.blobs.release(blob.name)
-        with pytest.raises(RemoteError, match="any more"):
-            await owner.exchange.lend(blob, again=True)
-
-    story(scenario)
-
-
-def test_a_name_that_is_not_known_is_refused() -> None:
-    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
-        blob = replace(owner.put(DATA), name=bytes(16))
-        for again in (True, False):
-            with pytest.raises(RemoteError, match="any more"):
-                await reader.lend(blob, again=again)
-
-    story(scenario)
-
-
-def test_a_process_that_takes_the_name_of_a_socket_is_not_believed() -> None:
-    async def bounded() -> None:
-        squatter, owner = Owner(), Owner()
-        blob = owner.put(DATA)
-        forged = replace(squatter.put(DATA), owner=blob.owner)
-        squatter.blobs._held[blob.name] = squatter.blobs._held[forged.name]
-        # As any process of the machine may, which does not have the owner's key.
-        server = LocalBlobs(squatter.blobs, replace(squatter.identity, peer_id=blob.owner.peer_id))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.serve)
-            await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(NotLocal, match="another process"):
-                await LocalReader(Owner().identity).lend(blob)
-            nursery.cancel_scope.cancel()
-
-    within(HANGS_S, bounded)
-
-
-def test_what_is_held_for_one_peer_no_other_node_of_the_user_gets() -> None:
-    async def bounded() -> None:
-        owner, caller, other = Owner(), Owner(), Owner()
-        memory = Segment(len(DATA), pieces(DATA))
-        name = owner.blobs.adopt(moved(os.dup(memory.file), len(DATA)), len(DATA), caller.me)
-        blob = PrivateBlob(name, len(DATA), Contact(owner.me))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(LocalBlobs(owner.blobs, owner.identity).serve)
-            await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(RemoteError, match="any more"):
-                await LocalReader(other.identity).lend(blob)
-            # Who names another peer than its own is not believed.
-            liar = LocalReader(replace(other.identity, peer_id=caller.me))
-            with pytest.raises(NotLocal):
-                await liar.lend(blob)
-            lent = await LocalReader(caller.identity).lend(blob)
-            assert read(lent)[: len(DATA)] == DATA
-            lent.done(clean=True)
-            nursery.cancel_scope.cancel()
-        memory.close()
-
-    within(HANGS_S, bounded)
-
-
-def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
-    async def bounded() -> None:
-        owner = Owner()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(LocalBlobs(owner.blobs, owner.identity, answer_s=0.2).serve)
-            await trio.testing.wait_all_tasks_blocked()
-            await scenario(owner, LocalReader(Owner().identity))
-            nursery.cancel_scope.cancel()
-
+@in_trio
+async def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
     async def scenario(owner: Owner, reader: LocalReader) -> None:
         address = address_of(KIND, owner.identity.peer_id)
         others = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(4)]
@@ -409,17 +401,20 @@ def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
             each.close()
         reader.close()
 
-    within(HANGS_S, bounded)
+    owner = Owner()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(LocalBlobs(owner.blobs, owner.identity, answer_s=0.2).serve)
+        await trio.testing.wait_all_tasks_blocked()
+        await scenario(owner, LocalReader(Owner().identity))
+        nursery.cancel_scope.cancel()
 
 
-def test_an_owner_that_is_not_here_is_not_waited_for() -> None:
-    async def bounded() -> None:
-        reader = LocalReader(Owner().identity)
-        with pytest.raises(NotLocal):
-            await reader.lend(Owner().put(DATA))
-        reader.close()
-
-    within(HANGS_S, bounded)
+@in_trio
+async def test_an_owner_that_is_not_here_is_not_waited_for() -> None:
+    reader = LocalReader(Owner().identity)
+    with pytest.raises(NotLocal):
+        await reader.lend(Owner().put(DATA))
+    reader.close()
 
 
 def test_one_connection_serves_all_that_is_asked_of_an_owner() -> None:
@@ -450,21 +445,19 @@ def test_one_connection_serves_all_that_is_asked_of_an_owner() -> None:
     wait_until(lambda: open_descriptors() == before)
 
 
-def test_an_owner_that_starts_anew_is_connected_to_again() -> None:
-    async def bounded() -> None:
-        owner, reader = Owner(), LocalReader(Owner().identity)
-        for _ in range(2):
-            blob = owner.put(DATA)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(LocalBlobs(owner.blobs, owner.identity).serve)
-                await trio.testing.wait_all_tasks_blocked()
-                lent = await reader.lend(blob)
-                nursery.cancel_scope.cancel()
-            owner.blobs.release(blob.name)
-            assert owner.blobs.memory_bytes == 0  # what it lent may be read still
-            lent.done(clean=True)
-        with pytest.raises(NotLocal):
-            await reader.lend(blob)
-        reader.close()
-
-    within(HANGS_S, bounded)
+@in_trio
+async def test_an_owner_that_starts_anew_is_connected_to_again() -> None:
+    owner, reader = Owner(), LocalReader(Owner().identity)
+    for _ in range(2):
+        blob = owner.put(DATA)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(LocalBlobs(owner.blobs, owner.identity).serve)
+            await trio.testing.wait_all_tasks_blocked()
+            lent = await reader.lend(blob)
+            nursery.cancel_scope.cancel()
+        owner.blobs.release(blob.name)
+        assert owner.blobs.memory_bytes == 0  # what it lent may be read still
+        lent.done(clean=True)
+    with pytest.raises(NotLocal):
+        await reader.lend(blob)
+    reader.close()

@@ -26,8 +26,8 @@ from formation_p2p.reach.core.dcutr import (
 from formation_p2p.reach.core.paths import Path
 from tests.support.circuits import Relayed, circuits, relayed
 from tests.support.loopback import HOST, tcp
-from tests.support.stacks import Node, run, running
-from tests.support.waiting import until
+from tests.support.stacks import Node, running
+from tests.support.waiting import in_trio, until
 
 
 def hostile(world: Relayed) -> None:
@@ -64,48 +64,45 @@ async def is_refused(connection: Connection) -> bool:
         return True
 
 
-def test_both_ends_of_a_circuit_exchange_and_stay_relayed_where_nothing_may_be_dialled() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            await world.bob.ask(world.circuit, b"hello")
-            counts = world.worker.stack.punching.counts
-            await until(lambda: counts["failed"] == 1)
-            assert counts["punched"] == counts["reversed"] == 0
-            assert world.bob.stack.path_to(world.worker.peer_id) is Path.RELAYED
-            assert world.bob.stack.path_to(world.bob.peer_id) is None
-            # The round's exchanges are used up.
-            assert await is_refused(circuit_of(world))
+@in_trio
+async def test_both_ends_of_a_circuit_exchange_and_stay_relayed_where_nothing_may_be_dialled() -> (
+    None
+):
+    async with relayed() as world:
+        await world.bob.ask(world.circuit, b"hello")
+        counts = world.worker.stack.punching.counts
+        await until(lambda: counts["failed"] == 1)
+        assert counts["punched"] == counts["reversed"] == 0
+        assert world.bob.stack.path_to(world.worker.peer_id) is Path.RELAYED
+        assert world.bob.stack.path_to(world.bob.peer_id) is None
+        # The round's exchanges are used up.
+        assert await is_refused(circuit_of(world))
 
-    run(story)
 
-
-def test_who_dialled_the_circuit_does_as_little_at_a_peers_word() -> None:
+@in_trio
+async def test_who_dialled_the_circuit_does_as_little_at_a_peers_word() -> None:
     """An attacker at the other end names a listener of this machine: it is not dialled."""
+    dialled: list[object] = []
 
-    async def story() -> None:
-        dialled: list[object] = []
+    async def take(stream: trio.SocketStream) -> None:
+        dialled.append(stream.socket.getpeername())
 
-        async def take(stream: trio.SocketStream) -> None:
-            dialled.append(stream.socket.getpeername())
-
-        async with relayed() as world, trio.open_nursery() as nursery:
-            serving = partial(trio.serve_tcp, host=HOST)
-            [victim] = await nursery.start(serving, take, 0)
-            port = victim.socket.getsockname()[1]
-            hostile(world)
-            await world.bob.ask(world.circuit, b"hello")
-            for _ in range(ATTEMPTS):
-                stream = await circuit_of(world).open(PROTOCOL)
-                await say(stream, Connect((tcp(port), f"/ip4/{HOST}/tcp/22")))
-                assert isinstance(await answer(stream), Connect)
-                await say(stream, Sync())
-                assert await is_reset(stream) is False
-            await trio.sleep(0.5)
-            assert dialled == []
-            assert await is_refused(circuit_of(world))
-            nursery.cancel_scope.cancel()
-
-    run(story)
+    async with relayed() as world, trio.open_nursery() as nursery:
+        serving = partial(trio.serve_tcp, host=HOST)
+        [victim] = await nursery.start(serving, take, 0)
+        port = victim.socket.getsockname()[1]
+        hostile(world)
+        await world.bob.ask(world.circuit, b"hello")
+        for _ in range(ATTEMPTS):
+            stream = await circuit_of(world).open(PROTOCOL)
+            await say(stream, Connect((tcp(port), f"/ip4/{HOST}/tcp/22")))
+            assert isinstance(await answer(stream), Connect)
+            await say(stream, Sync())
+            assert await is_reset(stream) is False
+        await trio.sleep(0.5)
+        assert dialled == []
+        assert await is_refused(circuit_of(world))
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -118,87 +115,77 @@ def test_who_dialled_the_circuit_does_as_little_at_a_peers_word() -> None:
     ],
     ids=["out of turn", "empty", "too long", "no frame"],
 )
-def test_what_is_no_exchange_costs_its_stream_alone(said: bytes) -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            hostile(world)
-            await world.bob.ask(world.circuit, b"hello")
-            stream = await circuit_of(world).open(PROTOCOL)
-            await stream.write(said)
-            assert await is_reset(stream)
-            assert await world.bob.ask(world.circuit, b"again") == b"re:again"
-
-    run(story)
+@in_trio
+async def test_what_is_no_exchange_costs_its_stream_alone(said: bytes) -> None:
+    async with relayed() as world:
+        hostile(world)
+        await world.bob.ask(world.circuit, b"hello")
+        stream = await circuit_of(world).open(PROTOCOL)
+        await stream.write(said)
+        assert await is_reset(stream)
+        assert await world.bob.ask(world.circuit, b"again") == b"re:again"
 
 
-def test_no_exchange_is_begun_on_a_direct_connection_nor_by_who_dialled_the_circuit() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            await alice.ask(bob, b"hello")
-            [direct] = alice.stack.swarm.connections_to(bob.peer_id)
-            assert await is_refused(direct)
-        async with relayed() as world:
-            hostile(world)
-            await world.bob.ask(world.circuit, b"hello")
-            [circuit] = world.bob.stack.swarm.connections_to(world.worker.peer_id)
-            assert await is_refused(circuit)
-
-    run(story)
+@in_trio
+async def test_no_exchange_is_begun_on_a_direct_connection_nor_by_who_dialled_the_circuit() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        await alice.ask(bob, b"hello")
+        [direct] = alice.stack.swarm.connections_to(bob.peer_id)
+        assert await is_refused(direct)
+    async with relayed() as world:
+        hostile(world)
+        await world.bob.ask(world.circuit, b"hello")
+        [circuit] = world.bob.stack.swarm.connections_to(world.worker.peer_id)
+        assert await is_refused(circuit)
 
 
-def test_a_peer_that_answers_nothing_or_something_else_is_left_alone_after_a_round() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            asked: list[Message] = []
+@in_trio
+async def test_a_peer_that_answers_nothing_or_something_else_is_left_alone_after_a_round() -> None:
+    async with relayed() as world:
+        asked: list[Message] = []
 
-            async def other(stream: MuxedStream, connection: Connection) -> None:
-                asked.append(await answer(stream))
-                await say(stream, Sync())
-                await trio.sleep(0.1)
+        async def other(stream: MuxedStream, connection: Connection) -> None:
+            asked.append(await answer(stream))
+            await say(stream, Sync())
+            await trio.sleep(0.1)
 
-            world.bob.stack.served.by_protocol[PROTOCOL] = other
-            await world.bob.ask(world.circuit, b"hello")
-            await until(lambda: world.worker.stack.punching.counts["failed"] == 1)
-            assert len(asked) == ATTEMPTS
-            assert all(isinstance(each, Connect) for each in asked)
-
-    run(story)
+        world.bob.stack.served.by_protocol[PROTOCOL] = other
+        await world.bob.ask(world.circuit, b"hello")
+        await until(lambda: world.worker.stack.punching.counts["failed"] == 1)
+        assert len(asked) == ATTEMPTS
+        assert all(isinstance(each, Connect) for each in asked)
 
 
-def test_a_peer_that_knows_no_hole_punching_is_asked_once() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            del world.bob.stack.served.by_protocol[PROTOCOL]
-            await world.bob.ask(world.circuit, b"hello")
-            await trio.sleep(0.5)
-            assert world.worker.stack.punching.counts["failed"] == 0
-            assert await world.bob.ask(world.circuit, b"again") == b"re:again"
-
-    run(story)
+@in_trio
+async def test_a_peer_that_knows_no_hole_punching_is_asked_once() -> None:
+    async with relayed() as world:
+        del world.bob.stack.served.by_protocol[PROTOCOL]
+        await world.bob.ask(world.circuit, b"hello")
+        await trio.sleep(0.5)
+        assert world.worker.stack.punching.counts["failed"] == 0
+        assert await world.bob.ask(world.circuit, b"again") == b"re:again"
 
 
-def test_peers_that_fall_silent_hold_no_place_and_one_relay_brings_only_so_many() -> None:
-    async def story() -> None:
-        async with relayed() as world:
-            world.worker.stack.punching.max_of_relay = 1
-            asked: list[str] = []
+@in_trio
+async def test_peers_that_fall_silent_hold_no_place_and_one_relay_brings_only_so_many() -> None:
+    async with relayed() as world:
+        world.worker.stack.punching.max_of_relay = 1
+        asked: list[str] = []
 
-            def silent(name: str) -> StreamHandler:
-                async def rest(stream: MuxedStream, connection: Connection) -> None:
-                    asked.append(name)
-                    await trio.sleep_forever()
+        def silent(name: str) -> StreamHandler:
+            async def rest(stream: MuxedStream, connection: Connection) -> None:
+                asked.append(name)
+                await trio.sleep_forever()
 
-                return rest
+            return rest
 
-            carol = Node(listen=(), circuits=circuits())
-            async with running(carol):
-                for name, node in (("bob", world.bob), ("carol", carol)):
-                    node.stack.served.by_protocol[PROTOCOL] = silent(name)
-                    assert await node.ask(world.circuit, b"hello") == b"re:hello"
-                    await until(lambda: asked)
-                await trio.sleep(0.3)
-                assert asked == ["bob"]
-                assert world.worker.stack.punching.places.borrowed_tokens == 0
-
-    run(story)
+        carol = Node(listen=(), circuits=circuits())
+        async with running(carol):
+            for name, node in (("bob", world.bob), ("carol", carol)):
+                node.stack.served.by_protocol[PROTOCOL] = silent(name)
+                assert await node.ask(world.circuit, b"hello") == b"re:hello"
+                await until(lambda: asked)
+            await trio.sleep(0.3)
+            assert asked == ["bob"]
+            assert world.worker.stack.punching.places.borrowed_tokens == 0

@@ -25,7 +25,7 @@ from libp2p.network.config import ConnectionConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, Unreachable
@@ -43,249 +43,210 @@ from tests.host import mallory
 from tests.host.mallory import SYN, WINDOW_UPDATE
 from tests.host.test_stack import CHILD
 from tests.host.test_yamux import muxers, read_all
-from tests.host.test_yamux import run as run_mocked
 from tests.support.loopback import HOST, LOOPBACK, free_port, tcp
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import AT_ONCE_S, IDLE_S, RunningTime, until
+from tests.support.waiting import AT_ONCE_S, IDLE_S, RunningTime, in_mocked_time, in_trio, until
 
 
-def test_an_exception_in_a_stream_handler_costs_the_stream_alone() -> None:
+@in_trio
+async def test_an_exception_in_a_stream_handler_costs_the_stream_alone() -> None:
     """`host/basic_host.py:1554`, `tools/anyio_service/trio_manager.py:385`: it ends the host.
 
     Ours: `Connection._serve`.
     """
+    alice, bob = Node(), Node()
 
-    async def story() -> None:
-        alice, bob = Node(), Node()
+    async def fails(stream: object, connection: object) -> None:
+        raise RuntimeError("a protocol's bug")
 
-        async def fails(stream: object, connection: object) -> None:
-            raise RuntimeError("a protocol's bug")
-
-        async with running(alice, bob):
-            bob.stack.served.by_protocol["/fails"] = fails
-            connection = await alice.stack.swarm.dialler.dial(bob.contact)
-            with suppress(Unreachable, StreamReset):
-                stream = await connection.open("/fails")
-                await stream.read()
-            assert await alice.ask(bob, b"alive?") == b"re:alive?"
-            assert bob.gone == []
-
-    run(story)
+    async with running(alice, bob):
+        bob.stack.served.by_protocol["/fails"] = fails
+        connection = await alice.stack.swarm.dialler.dial(bob.contact)
+        with suppress(Unreachable, StreamReset):
+            stream = await connection.open("/fails")
+            await stream.read()
+        assert await alice.ask(bob, b"alive?") == b"re:alive?"
+        assert bob.gone == []
 
 
 @pytest.mark.parametrize("message", [b"\x03\xff\xfe\n", b"\xff" * 12, b"\x00", b"\x02ab"])
-def test_a_malformed_negotiation_costs_the_stream_alone(message: bytes) -> None:
+@in_trio
+async def test_a_malformed_negotiation_costs_the_stream_alone(message: bytes) -> None:
     """`protocol_muxer/multiselect_communicator.py:58` decodes without a guard; the
     UnicodeDecodeError ends the host. Ours: `net_negotiation`.
     """
-
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            hand = await mallory.muxed(bob)
-            await hand.open(1, KAD_PROTOCOL)
-            await hand.send(mallory.DATA, SYN, 3, len(message), message)
-            while (await hand.until(WINDOW_UPDATE, mallory.RST))[2] != 3:
-                pass
-            assert await alice.ask(bob, b"alive?") == b"re:alive?"
-
-    run(story)
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        hand = await mallory.muxed(bob)
+        await hand.open(1, KAD_PROTOCOL)
+        await hand.send(mallory.DATA, SYN, 3, len(message), message)
+        while (await hand.until(WINDOW_UPDATE, mallory.RST))[2] != 3:
+            pass
+        assert await alice.ask(bob, b"alive?") == b"re:alive?"
 
 
-def test_inbound_slots_come_back_when_connections_close() -> None:
+@in_trio
+async def test_inbound_slots_come_back_when_connections_close() -> None:
     """`network/swarm.py:1982` takes one and :2060 keeps it: after 250 connections in its life a
     host refuses all. Ours: `Swarm.make_room` counts what is open.
     """
-
-    async def story() -> None:
-        bob = Node()
-        async with running(bob):
-            for _ in range(280):
-                await (await mallory.muxed(bob)).pipe.close()
-            alice = Node(listen=())
-            async with running(alice):
-                assert await alice.ask(bob, b"room?") == b"re:room?"
-
-    run(story)
+    bob = Node()
+    async with running(bob):
+        for _ in range(280):
+            await (await mallory.muxed(bob)).pipe.close()
+        alice = Node(listen=())
+        async with running(alice):
+            assert await alice.ask(bob, b"room?") == b"re:room?"
 
 
-def test_each_of_several_tcp_addresses_is_tried() -> None:
+@in_trio
+async def test_each_of_several_tcp_addresses_is_tried() -> None:
     """`network/swarm.py:883` keeps one address of each transport. Ours: `_dial_staggered`."""
-
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        dead = ("/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.3/tcp/1")
-        async with running(alice, bob):
-            contact = Contact(bob.peer_id, (*dead, *bob.stack.addresses))
-            assert await alice.ask(contact, b"hello") == b"re:hello"
-
-    run(story)
+    alice, bob = Node(), Node()
+    dead = ("/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.3/tcp/1")
+    async with running(alice, bob):
+        contact = Contact(bob.peer_id, (*dead, *bob.stack.addresses))
+        assert await alice.ask(contact, b"hello") == b"re:hello"
 
 
-def test_a_request_that_is_given_up_amid_a_write_leaves_the_connection_in_order() -> None:
+@in_trio
+async def test_a_request_that_is_given_up_amid_a_write_leaves_the_connection_in_order() -> None:
     """`io/trio.py:34`: a write cancelled half-way leaves half a Noise message on the wire, and
     nothing that follows decrypts. Ours: `Muxer._write_all`, which nobody cancels.
     """
+    alice, bob = Node(), Node()
+    bob.respond = lambda frame, answer: answer(frame[:1])
+    async with running(alice, bob):
+        await alice.ask(bob, b"warm")
+        for _ in range(3):  # so that the socket is full of what is written below
+            alice.stack.send(bob.contact, bytes(MAX_WORK_FRAME_BYTES))
+        for steps in range(30):
 
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        bob.respond = lambda frame, answer: answer(frame[:1])
-        async with running(alice, bob):
-            await alice.ask(bob, b"warm")
-            for _ in range(3):  # so that the socket is full of what is written below
-                alice.stack.send(bob.contact, bytes(MAX_WORK_FRAME_BYTES))
-            for steps in range(30):
+            async def ask() -> None:
+                with suppress(Unreachable):
+                    await alice.ask(bob, bytes(16 * KIB))
 
-                async def ask() -> None:
-                    with suppress(Unreachable):
-                        await alice.ask(bob, bytes(16 * KIB))
-
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ask)
-                    for _ in range(steps):
-                        await trio.lowlevel.checkpoint()
-                    nursery.cancel_scope.cancel()
-            assert await alice.ask(bob, b"hello") == b"h"
-            await until(lambda: len(bob.frames) == 3)
-            assert alice.gone == []
-
-    run(story)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+        assert await alice.ask(bob, b"hello") == b"h"
+        await until(lambda: len(bob.frames) == 3)
+        assert alice.gone == []
 
 
-def test_a_write_after_one_that_was_torn_is_refused() -> None:
+@in_trio
+async def test_a_write_after_one_that_was_torn_is_refused() -> None:
     """The same defect, one layer down: a torn write is the last one. Ours: `TcpStream.write`."""
-
-    async def story() -> None:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        port = listener.socket.getsockname()[1]
-        stream = TcpStream(await trio.open_tcp_stream("127.0.0.1", port))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stream.write, bytes(64 * MIB))
-            await wait_all_tasks_blocked(IDLE_S)  # no more of it is taken
-            nursery.cancel_scope.cancel()
-        with pytest.raises(ConnectionClosedError):
-            await stream.write(b"the rest?")
-        await stream.close()
-        await listener.aclose()
-
-    run(story)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    stream = TcpStream(await trio.open_tcp_stream("127.0.0.1", port))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.write, bytes(64 * MIB))
+        await wait_all_tasks_blocked(IDLE_S)  # no more of it is taken
+        nursery.cancel_scope.cancel()
+    with pytest.raises(ConnectionClosedError):
+        await stream.write(b"the rest?")
+    await stream.close()
+    await listener.aclose()
 
 
-def test_a_dial_takes_no_longer_than_it_takes() -> None:
+@in_mocked_time
+async def test_a_dial_takes_no_longer_than_it_takes() -> None:
     """`network/swarm.py:936` waits for 250 ms after the dial succeeded."""
-
-    async def story() -> None:
-        bob = Node()
-        async with running(bob):
-            alice = Node(listen=())
-            async with running(alice):
-                start_s = trio.current_time()
-                await alice.ask(bob, b"hello")
-                assert trio.current_time() - start_s < 0.2
-
-    run(story, clock=MockClock(autojump_threshold=IDLE_S))
-
-
-def test_a_peer_that_could_not_be_reached_once_is_dialled_again_at_once() -> None:
-    """`network/swarm.py:752` does not dial it again for a minute."""
-
-    async def story() -> None:
-        alice = Node()
-        address = tcp(free_port())
-        bob = Node(listen=(address,))
+    bob = Node()
+    async with running(bob):
+        alice = Node(listen=())
         async with running(alice):
-            with pytest.raises(Unreachable):
-                await alice.ask(Contact(bob.peer_id, (address,)), b"up yet?")
-            async with running(bob):
-                assert await alice.ask(bob, b"up yet?") == b"re:up yet?"
-
-    run(story)
+            start_s = trio.current_time()
+            await alice.ask(bob, b"hello")
+            assert trio.current_time() - start_s < 0.2
 
 
-def test_closing_leaves_no_socket_open_and_peers_notice_at_once() -> None:
+@in_trio
+async def test_a_peer_that_could_not_be_reached_once_is_dialled_again_at_once() -> None:
+    """`network/swarm.py:752` does not dial it again for a minute."""
+    alice = Node()
+    address = tcp(free_port())
+    bob = Node(listen=(address,))
+    async with running(alice):
+        with pytest.raises(Unreachable):
+            await alice.ask(Contact(bob.peer_id, (address,)), b"up yet?")
+        async with running(bob):
+            assert await alice.ask(bob, b"up yet?") == b"re:up yet?"
+
+
+@in_trio
+async def test_closing_leaves_no_socket_open_and_peers_notice_at_once() -> None:
     """`network/swarm.py:443`: leaving `run` leaks what was dialled, and the peers keep zombies;
     closing takes 0.2 s for each connection. Ours: `Swarm.close`, `Muxer.start`.
     """
-
-    async def story() -> None:
-        files = psutil.Process().num_fds()
-        peers = [Node() for _ in range(10)]
-        async with running(*peers):
-            alice = Node()
-            async with running(alice):
-                for peer in peers:
-                    await alice.ask(peer, b"hello")
-                start = trio.current_time()
-            assert trio.current_time() - start < AT_ONCE_S
-            await until(
-                lambda: all(peer.gone == [alice.peer_id] for peer in peers), within_s=AT_ONCE_S
-            )
-        assert psutil.Process().num_fds() <= files
-
-    run(story)
+    files = psutil.Process().num_fds()
+    peers = [Node() for _ in range(10)]
+    async with running(*peers):
+        alice = Node()
+        async with running(alice):
+            for peer in peers:
+                await alice.ask(peer, b"hello")
+            start = trio.current_time()
+        assert trio.current_time() - start < AT_ONCE_S
+        await until(lambda: all(peer.gone == [alice.peer_id] for peer in peers), within_s=AT_ONCE_S)
+    assert psutil.Process().num_fds() <= files
 
 
-def test_a_sender_that_ignores_its_window_is_cut_off() -> None:
+@in_trio
+async def test_a_sender_that_ignores_its_window_is_cut_off() -> None:
     """`stream_muxer/yamux/yamux.py:1315, 1433, 1546` log it and keep the data: 200 MB pushed,
     203 MB held. Ours: `Channel.announced`.
     """
+    bob = Node()
 
-    async def story() -> None:
-        bob = Node()
+    async def reads_nothing(stream: object, connection: object) -> None:
+        await trio.sleep_forever()
 
-        async def reads_nothing(stream: object, connection: object) -> None:
-            await trio.sleep_forever()
-
-        async with running(bob):
-            bob.stack.served.by_protocol["/sink"] = reads_nothing
-            hand = await mallory.muxed(bob)
-            await hand.open(1, "/sink")
-            before = psutil.Process().memory_info().rss
-            with suppress(ConnectionClosedError):
-                for _ in range(200 * MIB // (64 * KIB)):
-                    await hand.data(1, bytes(64 * KIB))
-            await until(lambda: bob.gone)
-            assert psutil.Process().memory_info().rss - before < 50 * MIB
-
-    run(story)
+    async with running(bob):
+        bob.stack.served.by_protocol["/sink"] = reads_nothing
+        hand = await mallory.muxed(bob)
+        await hand.open(1, "/sink")
+        before = psutil.Process().memory_info().rss
+        with suppress(ConnectionClosedError):
+            for _ in range(200 * MIB // (64 * KIB)):
+                await hand.data(1, bytes(64 * KIB))
+        await until(lambda: bob.gone)
+        assert psutil.Process().memory_info().rss - before < 50 * MIB
 
 
-def test_a_writer_waits_out_a_window_that_is_full_for_long() -> None:
+@in_mocked_time
+async def test_a_writer_waits_out_a_window_that_is_full_for_long() -> None:
     """`stream_muxer/yamux/yamux.py:288` gives up after five seconds. Ours: `Channel.write`."""
-
-    async def story() -> None:
-        async with muxers() as (alice, bob):
-            out = alice.open()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(out.write, bytes(2 * WINDOW_BYTES))
-                into = await bob.accept()
-                await trio.sleep(10)
-                await read_all(into, 2 * WINDOW_BYTES)
-
-    run_mocked(story, within_s=60, mock=True)
+    async with muxers() as (alice, bob):
+        out = alice.open()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(out.write, bytes(2 * WINDOW_BYTES))
+            into = await bob.accept()
+            await trio.sleep(10)
+            await read_all(into, 2 * WINDOW_BYTES)
 
 
-def test_two_peers_that_write_much_at_once_do_not_wait_for_each_other() -> None:
+@in_trio
+async def test_two_peers_that_write_much_at_once_do_not_wait_for_each_other() -> None:
     """`stream_muxer/yamux/yamux.py:1377, 1487`: the reader waits for the write lock to answer a
     ping or a new stream, and reads nothing until it has it. Ours: `Muxer._control` never waits.
     """
+    async with muxers(lockstep=True) as (alice, bob):
 
-    async def story() -> None:
-        async with muxers(lockstep=True) as (alice, bob):
-
-            async def shuttle(stream: Any) -> None:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(stream.write, bytes(MIB))
-                    nursery.start_soon(read_all, stream, MIB)
-
+        async def shuttle(stream: Any) -> None:
             async with trio.open_nursery() as nursery:
-                for _ in range(10):
-                    nursery.start_soon(shuttle, alice.open())
-                    nursery.start_soon(shuttle, await bob.accept())
-                    nursery.start_soon(shuttle, bob.open())
-                    nursery.start_soon(shuttle, await alice.accept())
+                nursery.start_soon(stream.write, bytes(MIB))
+                nursery.start_soon(read_all, stream, MIB)
 
-    run_mocked(story)
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(shuttle, alice.open())
+                nursery.start_soon(shuttle, await bob.accept())
+                nursery.start_soon(shuttle, bob.open())
+                nursery.start_soon(shuttle, await alice.accept())
 
 
 def test_a_frozen_process_is_missed() -> None:
@@ -325,52 +286,46 @@ def is_free(port: int) -> bool:
     return False
 
 
-def test_two_nodes_do_not_share_a_port_and_the_second_one_says_so() -> None:
+@in_trio
+async def test_two_nodes_do_not_share_a_port_and_the_second_one_says_so() -> None:
     """`transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that each gets half of the
     connections; `network/swarm.py:1945` does not say when a listen failed. Ours: `bind`.
     """
-
-    async def story() -> None:
-        alice = Node(listen=(tcp(free_port()),))
-        async with running(alice):
-            second = Node(listen=alice.stack.addresses)
-            with pytest.raises(LocalError, match="in use"):
-                await second.stack.run(second)
-        # and right after a close, connections in TIME_WAIT or not, the port is free
-        await until(lambda: is_free(alice.port), within_s=AT_ONCE_S)
-        bob, third = Node(), Node(listen=alice.stack.addresses)
-        async with running(bob, third):
-            await bob.ask(third, b"hello")
-        await until(lambda: is_free(alice.port), within_s=AT_ONCE_S)
-        again = Node(listen=alice.stack.addresses)
-        async with running(again):
-            assert again.stack.addresses == alice.stack.addresses
-
-    run(story)
+    alice = Node(listen=(tcp(free_port()),))
+    async with running(alice):
+        second = Node(listen=alice.stack.addresses)
+        with pytest.raises(LocalError, match="in use"):
+            await second.stack.run(second)
+    # and right after a close, connections in TIME_WAIT or not, the port is free
+    await until(lambda: is_free(alice.port), within_s=AT_ONCE_S)
+    bob, third = Node(), Node(listen=alice.stack.addresses)
+    async with running(bob, third):
+        await bob.ask(third, b"hello")
+    await until(lambda: is_free(alice.port), within_s=AT_ONCE_S)
+    again = Node(listen=alice.stack.addresses)
+    async with running(again):
+        assert again.stack.addresses == alice.stack.addresses
 
 
-def test_a_message_in_many_small_segments_is_read_whole() -> None:
+@in_trio
+async def test_a_message_in_many_small_segments_is_read_whole() -> None:
     """`io/utils.py:49`: `read_exactly` gives up after a hundred reads. Ours: `TcpStream.read`."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    stream = TcpStream(await trio.open_tcp_stream("127.0.0.1", port))
+    other = await listener.accept()
 
-    async def story() -> None:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        port = listener.socket.getsockname()[1]
-        stream = TcpStream(await trio.open_tcp_stream("127.0.0.1", port))
-        other = await listener.accept()
+    async def drip() -> None:
+        for _ in range(300):
+            await other.send_all(b"x")
+            await trio.sleep(0.001)
 
-        async def drip() -> None:
-            for _ in range(300):
-                await other.send_all(b"x")
-                await trio.sleep(0.001)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(drip)
-            assert await stream.read(300) == b"x" * 300
-        await stream.close()
-        await other.aclose()
-        await listener.aclose()
-
-    run(story)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(drip)
+        assert await stream.read(300) == b"x" * 300
+    await stream.close()
+    await other.aclose()
+    await listener.aclose()
 
 
 def test_an_ipv6_peer_has_an_address() -> None:
@@ -405,55 +360,46 @@ class _Ipv6Stream:
             pass
 
 
-def test_a_node_that_does_not_listen_is_identified_without_a_wait() -> None:
+@in_mocked_time
+async def test_a_node_that_does_not_listen_is_identified_without_a_wait() -> None:
     """`identity/identify/identify.py:220` waits for half a second for addresses.
 
     Ours: `StreamHandlers._tell`.
     """
-
-    async def story() -> None:
-        alice, bob = Node(listen=()), Node()
-        async with running(alice, bob):
-            start_s = trio.current_time()
-            await alice.ask(bob, b"hello")
-            assert trio.current_time() - start_s < 0.4
-
-    run(story, clock=MockClock(autojump_threshold=IDLE_S))
+    alice, bob = Node(listen=()), Node()
+    async with running(alice, bob):
+        start_s = trio.current_time()
+        await alice.ask(bob, b"hello")
+        assert trio.current_time() - start_s < 0.4
 
 
-def test_a_ping_leaves_nothing_behind() -> None:
+@in_trio
+async def test_a_ping_leaves_nothing_behind() -> None:
     """`host/ping.py:181`: PingService keeps an entry for each peer that ever pinged. Ours: the
     handler without a service.
     """
-
-    async def story() -> None:
-        bob = Node()
-        async with running(bob):
-            alice = Node(listen=())
-            async with running(alice):
-                connection = await alice.stack.swarm.dialler.dial(bob.contact)
-                stream = await connection.open(PING)
-                payload = os.urandom(32)
-                await stream.write(payload)
-                assert await read_all(stream, 32) == payload
-            handler = bob.stack.served.by_protocol[PING]
-            assert not hasattr(handler, "__self__")
-
-    run(story)
+    bob = Node()
+    async with running(bob):
+        alice = Node(listen=())
+        async with running(alice):
+            connection = await alice.stack.swarm.dialler.dial(bob.contact)
+            stream = await connection.open(PING)
+            payload = os.urandom(32)
+            await stream.write(payload)
+            assert await read_all(stream, 32) == payload
+        handler = bob.stack.served.by_protocol[PING]
+        assert not hasattr(handler, "__self__")
 
 
-def test_our_muxer_is_the_one_that_is_used() -> None:
+@in_trio
+async def test_our_muxer_is_the_one_that_is_used() -> None:
     """`stream_muxer/muxer_multistream.py:137` builds its own Yamux whatever it is given."""
-
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            await alice.ask(bob, b"hello")
-            for node in (alice, bob):
-                (connection,) = node.stack.swarm.all()
-                assert type(connection.muxer) is net_yamux.Muxer
-
-    run(story)
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        await alice.ask(bob, b"hello")
+        for node in (alice, bob):
+            (connection,) = node.stack.swarm.all()
+            assert type(connection.muxer) is net_yamux.Muxer
 
 
 @asynccontextmanager
@@ -467,48 +413,43 @@ async def stock_host() -> AsyncIterator[BasicHost]:
         await host.close()
 
 
-def test_a_stock_host_answers_us() -> None:
+@in_trio
+async def test_a_stock_host_answers_us() -> None:
     """Wire compatibility of all that was replaced: we dial."""
 
     async def upper(stream: Any) -> None:
         while data := await stream.read(64):
             await stream.write(data.upper())
 
-    async def story() -> None:
-        alice = Node()
-        async with stock_host() as stock, running(alice):
-            stock.set_stream_handler(TProtocol(KAD_PROTOCOL), upper)
-            peer = peer_id_from_bytes(stock.get_id().to_bytes())
-            contact = Contact(peer, tuple(str(a) for a in stock.get_addrs()))
-            assert await alice.ask(contact, b"hello") == b"HELLO"
-            assert await alice.ask(contact, b"again") == b"AGAIN"
-            alice.stack.send(contact, b"a protocol that it does not speak")
-            await until(lambda: alice.lost)
-            assert "does not speak" in alice.lost[0][1]
-
-    run(story)
+    alice = Node()
+    async with stock_host() as stock, running(alice):
+        stock.set_stream_handler(TProtocol(KAD_PROTOCOL), upper)
+        peer = peer_id_from_bytes(stock.get_id().to_bytes())
+        contact = Contact(peer, tuple(str(a) for a in stock.get_addrs()))
+        assert await alice.ask(contact, b"hello") == b"HELLO"
+        assert await alice.ask(contact, b"again") == b"AGAIN"
+        alice.stack.send(contact, b"a protocol that it does not speak")
+        await until(lambda: alice.lost)
+        assert "does not speak" in alice.lost[0][1]
 
 
-def test_we_answer_a_stock_host_with_a_new_stream_for_each_request() -> None:
+@in_trio
+async def test_we_answer_a_stock_host_with_a_new_stream_for_each_request() -> None:
     """Wire compatibility of all that was replaced: it dials."""
+    alice = Node()
 
-    async def story() -> None:
-        alice = Node()
+    async def never_asked(stream: object) -> None:
+        raise AssertionError("nobody asks it; to speak the protocol makes it a server")
 
-        async def never_asked(stream: object) -> None:
-            raise AssertionError("nobody asks it; to speak the protocol makes it a server")
-
-        async with stock_host() as stock, running(alice):
-            stock.set_stream_handler(TProtocol(KAD_PROTOCOL), never_asked)
-            alice_id = ID(peer_id_to_bytes(alice.peer_id))
-            await stock.connect(PeerInfo(alice_id, [Multiaddr(alice.stack.addresses[0])]))
-            for i in range(3):
-                stream = await stock.new_stream(alice_id, [TProtocol(KAD_PROTOCOL)])
-                await stream.write(encode_frame(b"%d" % i))
-                assert await stream.read(64) == encode_frame(b"re:%d" % i)
-                await stream.close()
-            sender = alice.requests[0][0]
-            assert sender.peer_id == peer_id_from_bytes(stock.get_id().to_bytes())
-            assert sender.addresses == tuple(str(a) for a in stock.get_transport_addrs())
-
-    run(story)
+    async with stock_host() as stock, running(alice):
+        stock.set_stream_handler(TProtocol(KAD_PROTOCOL), never_asked)
+        alice_id = ID(peer_id_to_bytes(alice.peer_id))
+        await stock.connect(PeerInfo(alice_id, [Multiaddr(alice.stack.addresses[0])]))
+        for i in range(3):
+            stream = await stock.new_stream(alice_id, [TProtocol(KAD_PROTOCOL)])
+            await stream.write(encode_frame(b"%d" % i))
+            assert await stream.read(64) == encode_frame(b"re:%d" % i)
+            await stream.close()
+        sender = alice.requests[0][0]
+        assert sender.peer_id == peer_id_from_bytes(stock.get_id().to_bytes())
+        assert sender.addresses == tuple(str(a) for a in stock.get_transport_addrs())

@@ -21,7 +21,7 @@ from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import ALease, within
 from tests.support.pythons import other_pythons
-from tests.support.waiting import HANGS_S
+from tests.support.waiting import in_trio
 
 
 def test_a_worker_offers_its_own_python_where_none_is_named() -> None:
@@ -72,7 +72,8 @@ def version_of() -> tuple[int, ...]:
     return tuple(sys.version_info[:2])
 
 
-def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
+@in_trio
+async def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
     other = other_pythons()[0]
     pythons = interpreters([own_name().partition("-")[2], other])
     driver = PythonDriver(Machine(Cores.of_this_process(), None, pythons=pythons))
@@ -86,34 +87,31 @@ def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
             finally:
                 await lease.end()
 
-    async def story() -> None:
-        # By reference: each version has a function of its own of that name.
-        by_name = CallContext(other, b"cplatform\npython_version\n.").encode()
-        outcome = await ran(other, by_name)
-        assert isinstance(outcome, Succeeded)
-        assert cloudpickle.loads(outcome.result).startswith(other.partition("-")[2] + ".")
-        # It finds its own modules alone, and what it raises comes back.
-        told = await ran(other, pickled_function(eval), "__import__('sys').path")
-        assert isinstance(told, Succeeded)
-        found = cloudpickle.loads(told.result)
-        assert not any(path.startswith((sys.prefix, str(Path.cwd()))) for path in found)
-        raised = await ran(other, pickled_function(eval), "1 / 0")
-        assert isinstance(raised, Failed)
-        assert "ZeroDivisionError: division by zero" in raised.message
-        assert raised.result
-        # Arguments may hold code too.
-        coded = await ran(other, pickled_function(len), [version_of])
-        assert isinstance(coded, Failed)
-        assert f"{other} cannot run" in coded.message
-        # By value: bytecode of another version would end the process.
-        outcome = await ran(other, pickled_function(version_of))
-        assert isinstance(outcome, Failed)
-        assert f"holds code of {own_name()}, which {other} cannot run" in outcome.message
-        outcome = await ran(own_name(), pickled_function(version_of))
-        assert isinstance(outcome, Succeeded)
-        assert cloudpickle.loads(outcome.result) == tuple(sys.version_info[:2])
-
-    within(HANGS_S, story)
+    # By reference: each version has a function of its own of that name.
+    by_name = CallContext(other, b"cplatform\npython_version\n.").encode()
+    outcome = await ran(other, by_name)
+    assert isinstance(outcome, Succeeded)
+    assert cloudpickle.loads(outcome.result).startswith(other.partition("-")[2] + ".")
+    # It finds its own modules alone, and what it raises comes back.
+    told = await ran(other, pickled_function(eval), "__import__('sys').path")
+    assert isinstance(told, Succeeded)
+    found = cloudpickle.loads(told.result)
+    assert not any(path.startswith((sys.prefix, str(Path.cwd()))) for path in found)
+    raised = await ran(other, pickled_function(eval), "1 / 0")
+    assert isinstance(raised, Failed)
+    assert "ZeroDivisionError: division by zero" in raised.message
+    assert raised.result
+    # Arguments may hold code too.
+    coded = await ran(other, pickled_function(len), [version_of])
+    assert isinstance(coded, Failed)
+    assert f"{other} cannot run" in coded.message
+    # By value: bytecode of another version would end the process.
+    outcome = await ran(other, pickled_function(version_of))
+    assert isinstance(outcome, Failed)
+    assert f"holds code of {own_name()}, which {other} cannot run" in outcome.message
+    outcome = await ran(own_name(), pickled_function(version_of))
+    assert isinstance(outcome, Succeeded)
+    assert cloudpickle.loads(outcome.result) == tuple(sys.version_info[:2])
 
 
 def test_a_process_finds_the_python_that_it_asks_for(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ from formation_p2p.reach.stack import KAD_PROTOCOL, Stack
 from formation_p2p.trust.core.grants import Rights, issue
 from formation_p2p.trust.core.network import Network
 from tests.support.loopback import LOOPBACK, free_port, tcp
-from tests.support.stacks import Node, run, running
-from tests.support.waiting import AT_ONCE_S, HANGS_S, IDLE_S, until
+from tests.support.stacks import Node, running
+from tests.support.waiting import AT_ONCE_S, HANGS_S, IDLE_S, in_trio, until
 
 ROOT = Identity.from_seed(bytes(range(32)))
 A_MACHINE = Serve(Capability(cpu_milli=1000, memory_bytes=GIB), ("process",))
@@ -101,285 +101,257 @@ async def up(*hosts: Host) -> AsyncIterator[None]:
 # -- whole nodes --------------------------------------------------------------------------------
 
 
-def test_who_can_be_dialled_is_a_server_in_no_time_and_so_is_the_gate_it_dialled(
+@in_trio
+async def test_who_can_be_dialled_is_a_server_in_no_time_and_so_is_the_gate_it_dialled(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        gate = Host(tmp_path / "gate")
-        async with up(gate):
-            assert gate.reach is Reach.UNKNOWN  # nobody was there to ask
-            alice = Host(tmp_path / "alice", (gate.contact,))
-            with trio.fail_after(AT_ONCE_S):
-                async with up(alice):
-                    await until(lambda: alice.reach is gate.reach is Reach.SERVER)
-                    await until(lambda: alice.knows(gate) and gate.knows(alice))
-
-    run(story)
-
-
-def test_who_cannot_be_dialled_stays_a_client_and_gets_into_nobodys_table(tmp_path: Path) -> None:
-    async def story() -> None:
-        gate = Host(tmp_path / "gate")
-        async with up(gate):
-            bob = Host(tmp_path / "bob", (gate.contact,))
-            nowhere = tcp(free_port())
-            alice = Host(tmp_path / "alice", (gate.contact,), announce=(nowhere,))
-            async with up(bob):
-                await until(lambda: gate.knows(bob))
-                async with up(alice):
-                    await until(lambda: alice.reach is Reach.CLIENT)
-                    assert alice.knows(gate)
-                    assert alice.knows(bob)
-                    await wait_all_tasks_blocked(IDLE_S)
-                    assert not gate.knows(alice)
-                    assert not bob.knows(alice)
-                    # It is answered all the same, and answers on what it has opened itself.
-                    asked = codec.encode(kad.FindNode(b"anything"))
-                    assert await gate.stack.ask(alice.contact, asked, timeout_s=HANGS_S) is not None
-                    assert not gate.knows(alice)
-
-    run(story)
-
-
-def test_a_node_that_does_not_listen_is_a_client_at_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        gate = Host(tmp_path / "gate")
-        async with up(gate):
-            alice = Host(tmp_path / "alice", (gate.contact,), listen=())
+    gate = Host(tmp_path / "gate")
+    async with up(gate):
+        assert gate.reach is Reach.UNKNOWN  # nobody was there to ask
+        alice = Host(tmp_path / "alice", (gate.contact,))
+        with trio.fail_after(AT_ONCE_S):
             async with up(alice):
-                assert alice.reach is Reach.CLIENT
-                await until(lambda: alice.knows(gate))
+                await until(lambda: alice.reach is gate.reach is Reach.SERVER)
+                await until(lambda: alice.knows(gate) and gate.knows(alice))
+
+
+@in_trio
+async def test_who_cannot_be_dialled_stays_a_client_and_gets_into_nobodys_table(
+    tmp_path: Path,
+) -> None:
+    gate = Host(tmp_path / "gate")
+    async with up(gate):
+        bob = Host(tmp_path / "bob", (gate.contact,))
+        nowhere = tcp(free_port())
+        alice = Host(tmp_path / "alice", (gate.contact,), announce=(nowhere,))
+        async with up(bob):
+            await until(lambda: gate.knows(bob))
+            async with up(alice):
+                await until(lambda: alice.reach is Reach.CLIENT)
+                assert alice.knows(gate)
+                assert alice.knows(bob)
+                await wait_all_tasks_blocked(IDLE_S)
+                assert not gate.knows(alice)
+                assert not bob.knows(alice)
+                # It is answered all the same, and answers on what it has opened itself.
+                asked = codec.encode(kad.FindNode(b"anything"))
+                assert await gate.stack.ask(alice.contact, asked, timeout_s=HANGS_S) is not None
                 assert not gate.knows(alice)
 
-    run(story)
+
+@in_trio
+async def test_a_node_that_does_not_listen_is_a_client_at_once(tmp_path: Path) -> None:
+    gate = Host(tmp_path / "gate")
+    async with up(gate):
+        alice = Host(tmp_path / "alice", (gate.contact,), listen=())
+        async with up(alice):
+            assert alice.reach is Reach.CLIENT
+            await until(lambda: alice.knows(gate))
+            assert not gate.knows(alice)
 
 
-def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
+@in_trio
+async def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warned() -> list[str]:
         return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
-    async def story() -> None:
-        for serves_first in (True, False):
-            caplog.clear()
-            client = Host(tmp_path / "client", listen=())
-            if serves_first:
-                client.shell._performer.serves(None)
-            async with up(client):
-                client.shell.serve(A_MACHINE, {})
-                client.shell._performer.serves(None)
-                await until(lambda: warned())
-                await wait_all_tasks_blocked(IDLE_S)
-                (said,) = warned()
-                assert "does not listen" in said
-                assert "gets no work from others" in said
-
-    run(story)
+    for serves_first in (True, False):
+        caplog.clear()
+        client = Host(tmp_path / "client", listen=())
+        if serves_first:
+            client.shell._performer.serves(None)
+        async with up(client):
+            client.shell.serve(A_MACHINE, {})
+            client.shell._performer.serves(None)
+            await until(lambda: warned())
+            await wait_all_tasks_blocked(IDLE_S)
+            (said,) = warned()
+            assert "does not listen" in said
+            assert "gets no work from others" in said
 
 
-def test_a_server_that_becomes_a_client_leaves_the_tables_of_those_it_is_connected_to(
+@in_trio
+async def test_a_server_that_becomes_a_client_leaves_the_tables_of_those_it_is_connected_to(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        gate = Host(tmp_path / "gate")
-        async with up(gate):
-            alice = Host(tmp_path / "alice", (gate.contact,))
-            async with up(alice):
-                await until(lambda: gate.knows(alice))
-                alice.stack.advertise(False)
-                await until(lambda: not gate.knows(alice))
-                alice.stack.advertise(True)
-                await until(lambda: gate.knows(alice))
-
-    run(story)
+    gate = Host(tmp_path / "gate")
+    async with up(gate):
+        alice = Host(tmp_path / "alice", (gate.contact,))
+        async with up(alice):
+            await until(lambda: gate.knows(alice))
+            alice.stack.advertise(False)
+            await until(lambda: not gate.knows(alice))
+            alice.stack.advertise(True)
+            await until(lambda: gate.knows(alice))
 
 
 # -- what goes over the wire --------------------------------------------------------------------
 
 
-def test_identify_tells_of_the_dht_only_while_others_may_be_sent_here() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            bob.stack.advertise(False)
-            await alice.ask(bob, b"hello")
-            connection = alice.stack.swarm.connection_to(bob.peer_id)
-            assert connection is not None
-            await connection.wait_identified()
-            assert KAD_PROTOCOL not in connection.protocols
-            assert "/ipfs/id/1.0.0" in connection.protocols
-            bob.stack.advertise(True)
-            await until(lambda: KAD_PROTOCOL in connection.protocols)
-            assert alice.met == [bob.contact]
-            bob.stack.advertise(True)  # nothing new: nobody is told
-            bob.stack.advertise(False)
-            await until(lambda: len(alice.met) == 2)
-            # We dialled it there, so that others can as well, whatever it says of itself.
-            assert alice.met[1] == bob.contact
-
-    run(story)
+@in_trio
+async def test_identify_tells_of_the_dht_only_while_others_may_be_sent_here() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        bob.stack.advertise(False)
+        await alice.ask(bob, b"hello")
+        connection = alice.stack.swarm.connection_to(bob.peer_id)
+        assert connection is not None
+        await connection.wait_identified()
+        assert KAD_PROTOCOL not in connection.protocols
+        assert "/ipfs/id/1.0.0" in connection.protocols
+        bob.stack.advertise(True)
+        await until(lambda: KAD_PROTOCOL in connection.protocols)
+        assert alice.met == [bob.contact]
+        bob.stack.advertise(True)  # nothing new: nobody is told
+        bob.stack.advertise(False)
+        await until(lambda: len(alice.met) == 2)
+        # We dialled it there, so that others can as well, whatever it says of itself.
+        assert alice.met[1] == bob.contact
 
 
-def test_who_asks_and_does_not_say_that_it_serves_is_known_without_addresses() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            alice.stack.advertise(False)
-            await alice.ask(bob, b"one")
-            alice.stack.advertise(True)
-            await until(lambda: bob.met)
-            await alice.ask(bob, b"two")
-            senders = [sender for sender, _ in bob.requests]
-            assert senders == [Contact(alice.peer_id), alice.contact]
-            assert bob.met == [alice.contact]
-
-    run(story)
-
-
-def test_a_push_is_news_unless_it_introduces_a_peer_or_repeats_what_it_said() -> None:
-    """Other implementations do not introduce themselves when they dial."""
-
-    async def story() -> None:
-        alice, bob = Node(), Node(listen=())
-        async with running(alice, bob):
-            address = TcpAddress.parse(alice.stack.addresses[0])
-            muxer = (await bob.stack.swarm.dialler.dial_address(address, alice.peer_id)).muxer
-            assert isinstance(muxer, Muxer)
-            client = Identified((), frozenset({"/other"}))
-            server = Identified((), frozenset({"/other", KAD_PROTOCOL}))
-            dialled = Connection(muxer, inbound=False)
-            assert [dialled.pushed(client)] == [True]
-            ours = Connection(muxer, inbound=True)
-            assert [ours.pushed(said) for said in (client, client, server)] == [False, True, True]
-            foreign = Connection(muxer, inbound=True)
-            foreign.identified(client)  # which we had asked for
-            assert foreign.pushed(client) is False
-            changed = Connection(muxer, inbound=True)
-            changed.identified(client)
-            assert changed.pushed(server) is True
-            await muxer.close()
-
-    run(story)
-
-
-def test_a_dial_back_is_a_new_connection_that_is_closed_again() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            await alice.ask(bob, b"hello")
-            assert await bob.stack.dial_back(alice.peer_id, timeout_s=HANGS_S)
-            await until(lambda: alice.dialled == [(bob.peer_id, "127.0.0.1")])
-            await until(lambda: len(list(alice.stack.swarm.all())) == 1)
-            assert alice.gone == []
-            assert await alice.ask(bob, b"still there") == b"re:still there"
-
-    run(story)
-
-
-def test_no_stream_is_opened_on_what_is_closed_soon() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            await alice.ask(bob, b"hello")
-            swarm = alice.stack.swarm
-            usual = swarm.connection_to(bob.peer_id)
-            with counted(swarm.dialler.dialling_back, bob.peer_id):
-                address = TcpAddress.parse(alice.stack.addresses[0])
-                fresh = await bob.stack.swarm.dialler.dial_address(address, alice.peer_id)
-                await until(lambda: alice.dialled)
-            assert len(list(swarm.all())) == 2
-            assert swarm.connection_to(bob.peer_id) is usual
-            await fresh.muxer.close()
-            assert not swarm.dialler.dialling_back
-
-    run(story)
-
-
-def test_a_request_that_dials_back_holds_up_no_other() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        bob.respond = lambda frame, answer: None if frame == b"slow" else answer(frame)
-        async with running(alice, bob), trio.open_nursery() as nursery:
-            await alice.ask(bob, b"warm")
-
-            async def slow() -> None:
-                await alice.stack.ask(bob.contact, b"slow", timeout_s=HANGS_S, dials_back=True)
-
-            nursery.start_soon(slow)
-            await until(lambda: bob.requests[-1][1] == b"slow")
-            assert await alice.ask(bob, b"quick") == b"quick"
-            nursery.cancel_scope.cancel()
-
-    run(story)
-
-
-def test_nobody_is_dialled_but_who_asks() -> None:
-    """Or a peer could have others dial whomever it likes."""
-
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        (victim,) = await trio.open_tcp_listeners(0, host="127.0.0.2")
-        port = victim.socket.getsockname()[1]
-        async with running(alice, bob):
-            await alice.ask(bob, b"hello")
-            connection = bob.stack.swarm.connection_to(alice.peer_id)
-            assert connection is not None
-            dialled: list[str] = []
-            dial = bob.stack.swarm.dialler.dial_address
-
-            async def watched(address: TcpAddress, peer: str, **how: bool) -> object:
-                dialled.append(str(address))
-                return await dial(address, alice.peer_id, **how)
-
-            bob.stack.swarm.dialler.dial_address = watched  # type: ignore[assignment,method-assign]
-            connection.remote_host = "192.0.2.7"  # as if it came from elsewhere
-            third_parties = (f"/ip4/127.0.0.2/tcp/{port}", "/ip4/192.0.2.8/tcp/22")
-            connection.contact = Contact(alice.peer_id, third_parties)
-            connection.claimed = third_parties
-            assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is False
-            assert dialled == []
-            many = tuple(f"/ip4/192.0.2.7/tcp/{port}" for port in range(1, 9))
-            connection.contact = Contact(alice.peer_id, many)
-            await bob.stack.dial_back(alice.peer_id, timeout_s=1)
-            assert sorted(dialled) == list(many[:MAX_DIALLED_BACK])
-        await victim.aclose()
-
-    run(story)
-
-
-def test_who_is_not_connected_or_does_not_run_is_not_dialled_back() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice):
-            assert await alice.stack.dial_back(bob.peer_id, timeout_s=1) is None
-        assert await alice.stack.dial_back(bob.peer_id, timeout_s=1) is None
+@in_trio
+async def test_who_asks_and_does_not_say_that_it_serves_is_known_without_addresses() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        alice.stack.advertise(False)
+        await alice.ask(bob, b"one")
         alice.stack.advertise(True)
+        await until(lambda: bob.met)
+        await alice.ask(bob, b"two")
+        senders = [sender for sender, _ in bob.requests]
+        assert senders == [Contact(alice.peer_id), alice.contact]
+        assert bob.met == [alice.contact]
 
-    run(story)
+
+@in_trio
+async def test_a_push_is_news_unless_it_introduces_a_peer_or_repeats_what_it_said() -> None:
+    """Other implementations do not introduce themselves when they dial."""
+    alice, bob = Node(), Node(listen=())
+    async with running(alice, bob):
+        address = TcpAddress.parse(alice.stack.addresses[0])
+        muxer = (await bob.stack.swarm.dialler.dial_address(address, alice.peer_id)).muxer
+        assert isinstance(muxer, Muxer)
+        client = Identified((), frozenset({"/other"}))
+        server = Identified((), frozenset({"/other", KAD_PROTOCOL}))
+        dialled = Connection(muxer, inbound=False)
+        assert [dialled.pushed(client)] == [True]
+        ours = Connection(muxer, inbound=True)
+        assert [ours.pushed(said) for said in (client, client, server)] == [False, True, True]
+        foreign = Connection(muxer, inbound=True)
+        foreign.identified(client)  # which we had asked for
+        assert foreign.pushed(client) is False
+        changed = Connection(muxer, inbound=True)
+        changed.identified(client)
+        assert changed.pushed(server) is True
+        await muxer.close()
 
 
-def test_a_peer_behind_a_router_is_told_so_and_of_a_mere_name_nobody_can_tell() -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            await alice.ask(bob, b"hello")
-            connection = bob.stack.swarm.connection_to(alice.peer_id)
-            assert connection is not None
-            connection.remote_host = "8.8.4.4"
-            for claimed, reached in [((AT_HOME,), False), ((NAMED,), True), ((), None)]:
-                connection.contact = Contact(alice.peer_id)
-                connection.identified(Identified(claimed, frozenset()))
-                if reached:  # at the host that it comes from, which here is on the internet
-                    assert connection.contact.addresses == ("/ip4/8.8.4.4/tcp/1",)
-                else:
-                    assert await bob.stack.dial_back(alice.peer_id, timeout_s=HANGS_S) is reached
-            connection.remote_host = "192.168.1.7"
+@in_trio
+async def test_a_dial_back_is_a_new_connection_that_is_closed_again() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        await alice.ask(bob, b"hello")
+        assert await bob.stack.dial_back(alice.peer_id, timeout_s=HANGS_S)
+        await until(lambda: alice.dialled == [(bob.peer_id, "127.0.0.1")])
+        await until(lambda: len(list(alice.stack.swarm.all())) == 1)
+        assert alice.gone == []
+        assert await alice.ask(bob, b"still there") == b"re:still there"
+
+
+@in_trio
+async def test_no_stream_is_opened_on_what_is_closed_soon() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        await alice.ask(bob, b"hello")
+        swarm = alice.stack.swarm
+        usual = swarm.connection_to(bob.peer_id)
+        with counted(swarm.dialler.dialling_back, bob.peer_id):
+            address = TcpAddress.parse(alice.stack.addresses[0])
+            fresh = await bob.stack.swarm.dialler.dial_address(address, alice.peer_id)
+            await until(lambda: alice.dialled)
+        assert len(list(swarm.all())) == 2
+        assert swarm.connection_to(bob.peer_id) is usual
+        await fresh.muxer.close()
+        assert not swarm.dialler.dialling_back
+
+
+@in_trio
+async def test_a_request_that_dials_back_holds_up_no_other() -> None:
+    alice, bob = Node(), Node()
+    bob.respond = lambda frame, answer: None if frame == b"slow" else answer(frame)
+    async with running(alice, bob), trio.open_nursery() as nursery:
+        await alice.ask(bob, b"warm")
+
+        async def slow() -> None:
+            await alice.stack.ask(bob.contact, b"slow", timeout_s=HANGS_S, dials_back=True)
+
+        nursery.start_soon(slow)
+        await until(lambda: bob.requests[-1][1] == b"slow")
+        assert await alice.ask(bob, b"quick") == b"quick"
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_nobody_is_dialled_but_who_asks() -> None:
+    """Or a peer could have others dial whomever it likes."""
+    alice, bob = Node(), Node()
+    (victim,) = await trio.open_tcp_listeners(0, host="127.0.0.2")
+    port = victim.socket.getsockname()[1]
+    async with running(alice, bob):
+        await alice.ask(bob, b"hello")
+        connection = bob.stack.swarm.connection_to(alice.peer_id)
+        assert connection is not None
+        dialled: list[str] = []
+        dial = bob.stack.swarm.dialler.dial_address
+
+        async def watched(address: TcpAddress, peer: str, **how: bool) -> object:
+            dialled.append(str(address))
+            return await dial(address, alice.peer_id, **how)
+
+        bob.stack.swarm.dialler.dial_address = watched  # type: ignore[assignment,method-assign]
+        connection.remote_host = "192.0.2.7"  # as if it came from elsewhere
+        third_parties = (f"/ip4/127.0.0.2/tcp/{port}", "/ip4/192.0.2.8/tcp/22")
+        connection.contact = Contact(alice.peer_id, third_parties)
+        connection.claimed = third_parties
+        assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is False
+        assert dialled == []
+        many = tuple(f"/ip4/192.0.2.7/tcp/{port}" for port in range(1, 9))
+        connection.contact = Contact(alice.peer_id, many)
+        await bob.stack.dial_back(alice.peer_id, timeout_s=1)
+        assert sorted(dialled) == list(many[:MAX_DIALLED_BACK])
+    await victim.aclose()
+
+
+@in_trio
+async def test_who_is_not_connected_or_does_not_run_is_not_dialled_back() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice):
+        assert await alice.stack.dial_back(bob.peer_id, timeout_s=1) is None
+    assert await alice.stack.dial_back(bob.peer_id, timeout_s=1) is None
+    alice.stack.advertise(True)
+
+
+@in_trio
+async def test_a_peer_behind_a_router_is_told_so_and_of_a_mere_name_nobody_can_tell() -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        await alice.ask(bob, b"hello")
+        connection = bob.stack.swarm.connection_to(alice.peer_id)
+        assert connection is not None
+        connection.remote_host = "8.8.4.4"
+        for claimed, reached in [((AT_HOME,), False), ((NAMED,), True), ((), None)]:
             connection.contact = Contact(alice.peer_id)
-            connection.identified(Identified((NAMED,), frozenset()))
-            assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is None
-
-    run(story)
+            connection.identified(Identified(claimed, frozenset()))
+            if reached:  # at the host that it comes from, which here is on the internet
+                assert connection.contact.addresses == ("/ip4/8.8.4.4/tcp/1",)
+            else:
+                assert await bob.stack.dial_back(alice.peer_id, timeout_s=HANGS_S) is reached
+        connection.remote_host = "192.168.1.7"
+        connection.contact = Contact(alice.peer_id)
+        connection.identified(Identified((NAMED,), frozenset()))
+        assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is None
 
 
 # -- whom to believe ----------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from formation_p2p.reach.remembered import (
 from formation_p2p.trust.core.grants import Rights, issue
 from formation_p2p.trust.core.network import Network
 from tests.support.stories import contact, identity
+from tests.support.waiting import in_mocked_time
 
 NOW_S = 1_800_000_000.0
 
@@ -191,22 +192,20 @@ def test_a_home_that_cannot_be_written_costs_a_warning(
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
 
 
-def test_a_node_keeps_who_is_in_its_table_but_the_gates(tmp_path: Path) -> None:
+@in_mocked_time
+async def test_a_node_keeps_who_is_in_its_table_but_the_gates(tmp_path: Path) -> None:
     table = RoutingTable(key_of_peer(identity("own").peer_id))
     kept = peers(tmp_path)
 
     def found() -> set[str]:
         return {each.peer_id for each in peers(tmp_path).load(time.time())}
 
-    async def lives() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(kept.keep, table)
-            for each in (met(1), GATE):
-                table.saw(each, 0.0)
-            await trio.sleep(LOOK_EVERY_S + 0.1)
-            assert found() == {met(1).peer_id}
-            table.saw(met(2), 0.0)
-            nursery.cancel_scope.cancel()
-
-    trio.run(lives, clock=trio.testing.MockClock(autojump_threshold=0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.keep, table)
+        for each in (met(1), GATE):
+            table.saw(each, 0.0)
+        await trio.sleep(LOOK_EVERY_S + 0.1)
+        assert found() == {met(1).peer_id}
+        table.saw(met(2), 0.0)
+        nursery.cancel_scope.cancel()
     assert found() == {met(1).peer_id, met(2).peer_id}  # also whom it met just before it left

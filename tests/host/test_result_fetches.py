@@ -22,9 +22,8 @@ from formation_p2p.jobs.core.fetch import (
 )
 from formation_p2p.peer.performer import MAX_FETCHES, ResultFetches
 from formation_p2p.workload.core.private_blob import PrivateBlob
-from tests.support.drivers_world import within
 from tests.support.parcels import OWNER
-from tests.support.waiting import HANGS_S
+from tests.support.waiting import in_mocked_time, in_trio
 
 WORKER = OWNER.peer_id
 
@@ -51,58 +50,52 @@ def asked(attempt_id: str, size_bytes: int = 1) -> FetchResult:
     return FetchResult("lease", attempt_id, "job", blob, cause="a test")
 
 
-def test_results_are_fetched_lost_or_stopped() -> None:
-    async def scenario() -> None:
-        told: list[FetchEvent] = []
-        source = Source()
-        fetches = ResultFetches(cast("PrivateExchange", source), None, told.append)
-        async with trio.open_nursery() as nursery:
-            for attempt_id, size in (("a", 1), ("b", 2), ("c", 1)):
-                nursery.start_soon(fetches.begin(asked(attempt_id, size)))
-            begun = fetches.begin(asked("d"))
-            fetches.stop(StopFetch(WORKER, "lease", "d", cause="a test"))  # before it has run
-            nursery.start_soon(begun)
-            await trio.testing.wait_all_tasks_blocked()
-            fetches.stop(StopFetch(WORKER, "lease", "c", cause="a test"))
-            fetches.stop(StopFetch(WORKER, "lease", "unknown", cause="a test"))
-            source.go.set()
-        ended = {event.attempt_id: event for event in told}
-        assert isinstance(ended.pop("a"), ResultFetched)
-        assert ended == {"b": ResultLost(WORKER, "lease", "b", "it is gone")}
-
-    within(HANGS_S, scenario)
+@in_trio
+async def test_results_are_fetched_lost_or_stopped() -> None:
+    told: list[FetchEvent] = []
+    source = Source()
+    fetches = ResultFetches(cast("PrivateExchange", source), None, told.append)
+    async with trio.open_nursery() as nursery:
+        for attempt_id, size in (("a", 1), ("b", 2), ("c", 1)):
+            nursery.start_soon(fetches.begin(asked(attempt_id, size)))
+        begun = fetches.begin(asked("d"))
+        fetches.stop(StopFetch(WORKER, "lease", "d", cause="a test"))  # before it has run
+        nursery.start_soon(begun)
+        await trio.testing.wait_all_tasks_blocked()
+        fetches.stop(StopFetch(WORKER, "lease", "c", cause="a test"))
+        fetches.stop(StopFetch(WORKER, "lease", "unknown", cause="a test"))
+        source.go.set()
+    ended = {event.attempt_id: event for event in told}
+    assert isinstance(ended.pop("a"), ResultFetched)
+    assert ended == {"b": ResultLost(WORKER, "lease", "b", "it is gone")}
 
 
-def test_a_worker_whose_results_do_not_come_keeps_no_other_s_waiting() -> None:
+@in_trio
+async def test_a_worker_whose_results_do_not_come_keeps_no_other_s_waiting() -> None:
     class Partial(Source):
         async def result(self, blob: PrivateBlob) -> Arrived:
             if blob.owner is OWNER:
                 await trio.sleep_forever()
             return Arrivals().room(blob.size_bytes)
 
-    async def scenario() -> None:
-        told: list[FetchEvent] = []
-        fetches = ResultFetches(cast("PrivateExchange", Partial()), None, told.append)
-        async with trio.open_nursery() as nursery:
-            for number in range(2 * MAX_FETCHES):
-                nursery.start_soon(fetches.begin(asked(f"{number}")))
-            await trio.testing.wait_all_tasks_blocked()
-            blob = PrivateBlob(bytes(16), 1, Contact(PeerId("alice")))
-            await fetches.begin(FetchResult("lease", "other", "job", blob, cause="a test"))()
-            nursery.cancel_scope.cancel()
-        assert [event.attempt_id for event in told] == ["other"]
-
-    within(HANGS_S, scenario)
+    told: list[FetchEvent] = []
+    fetches = ResultFetches(cast("PrivateExchange", Partial()), None, told.append)
+    async with trio.open_nursery() as nursery:
+        for number in range(2 * MAX_FETCHES):
+            nursery.start_soon(fetches.begin(asked(f"{number}")))
+        await trio.testing.wait_all_tasks_blocked()
+        blob = PrivateBlob(bytes(16), 1, Contact(PeerId("alice")))
+        await fetches.begin(FetchResult("lease", "other", "job", blob, cause="a test"))()
+        nursery.cancel_scope.cancel()
+    assert [event.attempt_id for event in told] == ["other"]
 
 
-def test_where_there_is_no_room_it_is_tried_again() -> None:
-    async def scenario() -> None:
-        told: list[FetchEvent] = []
-        source = Source()
-        source.full = 2
-        source.go.set()
-        fetches = ResultFetches(cast("PrivateExchange", source), None, told.append)
-        await fetches.begin(asked("a"))()
-        assert isinstance(told[0], ResultFetched)
-
-    trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
+@in_mocked_time
+async def test_where_there_is_no_room_it_is_tried_again() -> None:
+    told: list[FetchEvent] = []
+    source = Source()
+    source.full = 2
+    source.go.set()
+    fetches = ResultFetches(cast("PrivateExchange", source), None, told.append)
+    await fetches.begin(asked("a"))()
+    assert isinstance(told[0], ResultFetched)

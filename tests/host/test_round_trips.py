@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
@@ -24,17 +23,11 @@ from formation_p2p.net.transport.noise import NoiseKeys, handshake
 from formation_p2p.net.transport.tcp import TcpStream
 from formation_p2p.net.transport.upgrade import NoiseStream
 from formation_p2p.reach.stack import KAD_PROTOCOL
-from tests.support import waiting
 from tests.support.stacks import Node, running
-from tests.support.waiting import IDLE_S, until
+from tests.support.waiting import in_mocked_time, until
 
 ONE_WAY_S = 0.1
 ROUND_TRIP_S = 2 * ONE_WAY_S
-
-
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Time passes on the slow link alone, and where everyone waits."""
-    waiting.run(story, clock=MockClock(autojump_threshold=IDLE_S))
 
 
 # -- a slow link ----------------------------------------------------------------------------------
@@ -89,74 +82,63 @@ async def round_trips(act: Callable[[], Awaitable[object]]) -> float:
     return round((trio.current_time() - began_s) / ROUND_TRIP_S, 3)
 
 
-def test_a_fresh_dial_and_its_first_answer_take_two_round_trips_after_that_of_tcp() -> None:
+@in_mocked_time
+async def test_a_fresh_dial_and_its_first_answer_take_two_round_trips_after_that_of_tcp() -> None:
     """Noise; the request. It comes with message three, and with who the asker is."""
-
-    async def story() -> None:
-        async with far_apart() as (alice, bob, contact):
-            taken = await round_trips(lambda: alice.ask(contact, b"first"))
-            assert taken == 2
-            # Bob waited for nothing, and knows whom he answered all the same.
-            assert bob.requests == [(alice.contact, b"first")]
-            assert await round_trips(lambda: alice.ask(contact, b"second")) == 1
-
-    run(story)
+    async with far_apart() as (alice, bob, contact):
+        taken = await round_trips(lambda: alice.ask(contact, b"first"))
+        assert taken == 2
+        # Bob waited for nothing, and knows whom he answered all the same.
+        assert bob.requests == [(alice.contact, b"first")]
+        assert await round_trips(lambda: alice.ask(contact, b"second")) == 1
 
 
-def test_all_first_requests_share_the_dial() -> None:
-    async def story() -> None:
-        async with far_apart() as (alice, bob, contact):
+@in_mocked_time
+async def test_all_first_requests_share_the_dial() -> None:
+    async with far_apart() as (alice, bob, contact):
 
-            async def ask_all() -> None:
-                async with trio.open_nursery() as nursery:
-                    for number in range(10):
-                        nursery.start_soon(alice.ask, contact, b"%d" % number)
+        async def ask_all() -> None:
+            async with trio.open_nursery() as nursery:
+                for number in range(10):
+                    nursery.start_soon(alice.ask, contact, b"%d" % number)
 
-            assert await round_trips(ask_all) == 2
-            assert len(bob.requests) == 10
-
-    run(story)
+        assert await round_trips(ask_all) == 2
+        assert len(bob.requests) == 10
 
 
-def test_a_stream_opened_later_costs_no_round_trip_of_its_own() -> None:
-    async def story() -> None:
-        async with far_apart() as (alice, bob, contact):
-            await alice.ask(contact, b"first")
-            kad = alice.stack.kad
-            assert await round_trips(lambda: kad.ask_apart(contact, b"apart")) == 1
-            arrived = trio.Event()
-            bob.take = lambda frame: arrived.set()
-            alice.stack.send(contact, b"work")
-            assert await round_trips(arrived.wait) == 0.5
-
-    run(story)
+@in_mocked_time
+async def test_a_stream_opened_later_costs_no_round_trip_of_its_own() -> None:
+    async with far_apart() as (alice, bob, contact):
+        await alice.ask(contact, b"first")
+        kad = alice.stack.kad
+        assert await round_trips(lambda: kad.ask_apart(contact, b"apart")) == 1
+        arrived = trio.Event()
+        bob.take = lambda frame: arrived.set()
+        alice.stack.send(contact, b"work")
+        assert await round_trips(arrived.wait) == 0.5
 
 
-def test_what_has_no_answer_is_done_only_when_its_stream_is_agreed_on() -> None:
-    async def story() -> None:
-        async with far_apart() as (alice, bob, contact):
-            await alice.ask(contact, b"first")
+@in_mocked_time
+async def test_what_has_no_answer_is_done_only_when_its_stream_is_agreed_on() -> None:
+    async with far_apart() as (alice, bob, contact):
+        await alice.ask(contact, b"first")
 
-            async def tell() -> None:
-                await alice.stack.ask(contact, b"tell", timeout_s=5, expects_answer=False)
+        async def tell() -> None:
+            await alice.stack.ask(contact, b"tell", timeout_s=5, expects_answer=False)
 
-            assert await round_trips(tell) == 1
-            assert await round_trips(tell) == 0
-            await until(lambda: len(bob.requests) == 3)
-
-    run(story)
+        assert await round_trips(tell) == 1
+        assert await round_trips(tell) == 0
+        await until(lambda: len(bob.requests) == 3)
 
 
-def test_a_large_first_frame_of_work_waits_for_the_answer_and_arrives() -> None:
-    async def story() -> None:
-        async with far_apart() as (alice, bob, contact):
-            frames = [bytes(100 * KIB), b"small", b"last"]
-            for frame in frames:
-                alice.stack.send(contact, frame)
-            await until(lambda: len(bob.frames) == 3)
-            assert bob.payloads == frames
-
-    run(story)
+@in_mocked_time
+async def test_a_large_first_frame_of_work_waits_for_the_answer_and_arrives() -> None:
+    async with far_apart() as (alice, bob, contact):
+        frames = [bytes(100 * KIB), b"small", b"last"]
+        for frame in frames:
+            alice.stack.send(contact, frame)
+        await until(lambda: len(bob.frames) == 3)
+        assert bob.payloads == frames
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -167,34 +149,30 @@ def stop_speaking(node: Node, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("expects_answer", [True, False])
-def test_a_request_on_a_stream_that_is_refused_has_failed(expects_answer: bool) -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            stop_speaking(bob, KAD_PROTOCOL)
-            for _ in range(2):
-                with pytest.raises(Unreachable):
-                    await alice.stack.ask(
-                        bob.contact, b"add", timeout_s=5, expects_answer=expects_answer
-                    )
-            assert bob.requests == []
-
-    run(story)
+@in_mocked_time
+async def test_a_request_on_a_stream_that_is_refused_has_failed(expects_answer: bool) -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        stop_speaking(bob, KAD_PROTOCOL)
+        for _ in range(2):
+            with pytest.raises(Unreachable):
+                await alice.stack.ask(
+                    bob.contact, b"add", timeout_s=5, expects_answer=expects_answer
+                )
+        assert bob.requests == []
 
 
 @pytest.mark.parametrize("frame", [b"small", bytes(100 * KIB)])
-def test_work_on_a_stream_that_is_refused_is_undelivered(frame: bytes) -> None:
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            stop_speaking(bob, WORK_PROTOCOL)
-            for number in range(1, 3):
-                alice.stack.send(bob.contact, frame)
-                await until(lambda: len(alice.lost) == number)  # noqa: B023
-            assert bob.frames == []
-            assert alice.stack.work.sessions == {}
-
-    run(story)
+@in_mocked_time
+async def test_work_on_a_stream_that_is_refused_is_undelivered(frame: bytes) -> None:
+    alice, bob = Node(), Node()
+    async with running(alice, bob):
+        stop_speaking(bob, WORK_PROTOCOL)
+        for number in range(1, 3):
+            alice.stack.send(bob.contact, frame)
+            await until(lambda: len(alice.lost) == number)  # noqa: B023
+        assert bob.frames == []
+        assert alice.stack.work.sessions == {}
 
 
 # -- a listener by hand ---------------------------------------------------------------------------
@@ -229,7 +207,8 @@ async def listener(
         ([], "no answer to /yamux"),
     ],
 )
-def test_a_peer_that_does_not_agree_on_yamux_is_told_apart(
+@in_mocked_time
+async def test_a_peer_that_does_not_agree_on_yamux_is_told_apart(
     answers: list[str], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(net_yamux, "CONFIRM_S", 0.3)
@@ -241,22 +220,20 @@ def test_a_peer_that_does_not_agree_on_yamux_is_told_apart(
             await session.write(net_negotiation._encode(message))
         await trio.sleep_forever()
 
-    async def story() -> None:
-        alice = Node()
-        async with listener(talk) as carol, running(alice):
-            with pytest.raises(Unreachable, match=reason):
-                await alice.ask(carol, b"hello")
-            with pytest.raises(Unreachable, match=reason):
-                await alice.stack.ask(carol, b"add", timeout_s=5, expects_answer=False)
-            alice.stack.send(carol, b"work")
-            await until(lambda: alice.lost)
-            assert reason in alice.lost[0][1]
-            await until(lambda: not list(alice.stack.swarm.all()))
-
-    run(story)
+    alice = Node()
+    async with listener(talk) as carol, running(alice):
+        with pytest.raises(Unreachable, match=reason):
+            await alice.ask(carol, b"hello")
+        with pytest.raises(Unreachable, match=reason):
+            await alice.stack.ask(carol, b"add", timeout_s=5, expects_answer=False)
+        alice.stack.send(carol, b"work")
+        await until(lambda: alice.lost)
+        assert reason in alice.lost[0][1]
+        await until(lambda: not list(alice.stack.swarm.all()))
 
 
-def test_a_peer_that_is_another_hears_nothing_after_it_said_who_it_is() -> None:
+@in_mocked_time
+async def test_a_peer_that_is_another_hears_nothing_after_it_said_who_it_is() -> None:
     heard: list[bytes] = []
     over = trio.Event()
 
@@ -278,12 +255,9 @@ def test_a_peer_that_is_another_hears_nothing_after_it_said_who_it_is() -> None:
         except Exception:  # noqa: BLE001  # however the handshake ends
             over.set()
 
-    async def story() -> None:
-        alice, bob = Node(), Node(listen=())
-        async with listener(talk) as carol, running(alice):
-            with pytest.raises(Unreachable, match="in place of"):
-                await alice.ask(Contact(bob.peer_id, carol.addresses), b"for bob alone")
-            await over.wait()
-            assert heard == []
-
-    run(story)
+    alice, bob = Node(), Node(listen=())
+    async with listener(talk) as carol, running(alice):
+        with pytest.raises(Unreachable, match="in place of"):
+            await alice.ask(Contact(bob.peer_id, carol.addresses), b"for bob alone")
+        await over.wait()
+        assert heard == []

@@ -29,9 +29,8 @@ from tests.support.drivers_world import (
     an_execution,
     bare_machine,
     spoken,
-    within,
 )
-from tests.support.waiting import HANGS_S, run
+from tests.support.waiting import in_trio, run
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -93,41 +92,36 @@ def test_the_pause_is_as_long_as_what_it_follows(tmp_path: Path, size: int, paus
     run(story, clock=clock)
 
 
-def test_a_process_that_saves_all_the_time_costs_a_part_of_it(tmp_path: Path) -> None:
+@in_trio
+async def test_a_process_that_saves_all_the_time_costs_a_part_of_it(tmp_path: Path) -> None:
     script = f"while :; do truncate -s {LARGE} new; mv new $FORMATION_CHECKPOINT; sleep .01; done"
     blobs = SlowBlobs(enough=3)
-
-    async def story() -> None:
-        payload = ProcessSpec(("sh", "-c", script)).encode()
-        async with an_execution(tmp_path, payload, timeout_s=SPOKEN_S) as execution:
-            driver = ProcessDriver(bare_machine())
-            driver.blobs = blobs.access
-            await driver.run(execution, Recorder())
-            await driver.end_lease("lease")
-
-    within(HANGS_S, story)
+    payload = ProcessSpec(("sh", "-c", script)).encode()
+    async with an_execution(tmp_path, payload, timeout_s=SPOKEN_S) as execution:
+        driver = ProcessDriver(bare_machine())
+        driver.blobs = blobs.access
+        await driver.run(execution, Recorder())
+        await driver.end_lease("lease")
     *pauses, _ = blobs.pauses  # the last is taken once it is over
     assert pauses
     assert min(pauses) >= PAUSE_TIMES * TAKES_S
 
 
-def test_a_process_that_saves_by_ending_costs_a_part_of_it(tmp_path: Path) -> None:
+@in_trio
+async def test_a_process_that_saves_by_ending_costs_a_part_of_it(tmp_path: Path) -> None:
     spec = ProcessSpec(("sh", "-c", "truncate -s 1M state; exit 85"), checkpoint_files=("state",))
     blobs = SlowBlobs(enough=2)
-
-    async def story() -> None:
-        async with an_execution(tmp_path, spec.encode(), timeout_s=SPOKEN_S) as execution:
-            driver = ProcessDriver(bare_machine())
-            driver.blobs = blobs.access
-            await driver.run(execution, Recorder())
-            await driver.end_lease("lease")
-
-    within(HANGS_S, story)
+    async with an_execution(tmp_path, spec.encode(), timeout_s=SPOKEN_S) as execution:
+        driver = ProcessDriver(bare_machine())
+        driver.blobs = blobs.access
+        await driver.run(execution, Recorder())
+        await driver.end_lease("lease")
     assert blobs.pauses
     assert min(blobs.pauses) >= PAUSE_TIMES * TAKES_S
 
 
-def test_a_call_that_saves_all_the_time_costs_a_part_of_it(tmp_path: Path) -> None:
+@in_trio
+async def test_a_call_that_saves_all_the_time_costs_a_part_of_it(tmp_path: Path) -> None:
     def saving(times: int, size: int) -> None:
         import os
         import time
@@ -140,18 +134,14 @@ def test_a_call_that_saves_all_the_time_costs_a_part_of_it(tmp_path: Path) -> No
             time.sleep(0.01)
 
     blobs = SlowBlobs()
-
-    async def story() -> None:
-        driver = PythonDriver(bare_machine())
-        driver.blobs = blobs.access
-        lease = ALease(driver, tmp_path)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lease.serve)
-            arguments = cloudpickle.dumps(((350, LARGE), {}))
-            outcome = await lease.outcome(pickled_function(saving), arguments)
-            assert isinstance(outcome, Succeeded), outcome
-            nursery.cancel_scope.cancel()
-
-    within(HANGS_S, story)
+    driver = PythonDriver(bare_machine())
+    driver.blobs = blobs.access
+    lease = ALease(driver, tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lease.serve)
+        arguments = cloudpickle.dumps(((350, LARGE), {}))
+        outcome = await lease.outcome(pickled_function(saving), arguments)
+        assert isinstance(outcome, Succeeded), outcome
+        nursery.cancel_scope.cancel()
     assert blobs.pauses
     assert min(blobs.pauses) >= PAUSE_TIMES * TAKES_S

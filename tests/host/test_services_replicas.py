@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from formation_p2p.features.services.host.replicas import Replicas
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.events import PeerEvent
 from tests.support.drivers_world import bare_machine, holds_nothing, within
-from tests.support.waiting import until
+from tests.support.waiting import told_by, until
 
 ALICE = Identity.from_seed(b"a" * 32)
 NEEDS = Requirements(cpu_milli=200, memory_bytes=64 * MIB)
@@ -143,13 +144,18 @@ async def replicas(machine: Machine, root: Path) -> AsyncIterator[Told]:
     assert holds_nothing(told.scratch)
 
 
-def story(root: Path, scenario: Callable[[Told], Awaitable[None]], *, bare: bool = False) -> None:
+def story(
+    scenario: Callable[[Told], Awaitable[None]], tmp_path: Path, *, bare: bool = False
+) -> None:
     async def bounded() -> None:
-        machine = bare_machine() if bare else Machine.found(root / "home")
-        async with replicas(machine, root) as told:
+        machine = bare_machine() if bare else Machine.found(tmp_path / "home")
+        async with replicas(machine, tmp_path) as told:
             await scenario(told)
 
     within(60, bounded)
+
+
+in_world = told_by(story)
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -172,152 +178,132 @@ def test_a_program_is_reached_where_it_listens(tmp_path: Path, listen: str, bare
         with pytest.raises(ConnectionRefusedError):
             await told.asked()
 
-    story(tmp_path, scenario, bare=bare)
+    story(scenario, tmp_path, bare=bare)
 
 
-def test_one_that_crashes_is_started_again(tmp_path: Path) -> None:
-    async def scenario(told: Told) -> None:
-        told.start(spec())
-        await told.until(ReplicaState.READY)
-        first = await told.asked()
-        await told.asked("/crash")
-        await told.until(ReplicaState.READY, times=2)
-        # A check that runs as it crashes may fail first.
-        whys = [each.why for each in told.replicas.history["notes"]]
-        assert any(each.startswith("ended with exit code 7") for each in whys)
-        assert await told.asked() != first
-        assert told.replicas.status()[0].starts == 2
-
-    story(tmp_path, scenario)
+@in_world
+async def test_one_that_crashes_is_started_again(told: Told, /) -> None:
+    told.start(spec())
+    await told.until(ReplicaState.READY)
+    first = await told.asked()
+    await told.asked("/crash")
+    await told.until(ReplicaState.READY, times=2)
+    # A check that runs as it crashes may fail first.
+    whys = [each.why for each in told.replicas.history["notes"]]
+    assert any(each.startswith("ended with exit code 7") for each in whys)
+    assert await told.asked() != first
+    assert told.replicas.status()[0].starts == 2
 
 
-def test_readiness_sheds_load_and_liveness_starts_again(tmp_path: Path) -> None:
-    async def scenario(told: Told) -> None:
-        liveness = Check(path="/", interval_ms=200, failures=5)
-        told.start(spec(liveness=liveness))
-        await told.until(ReplicaState.READY)
-        await told.asked("/sick")
-        report = await told.until(ReplicaState.UNREADY)
-        assert report.why == "its readiness check fails: GET / is answered with 503"
-        # The file is gone with the folder of the program.
-        await told.until(ReplicaState.READY, times=2)
-        whys = [each.why for each in told.replicas.history["notes"]]
-        assert "its liveness check fails: GET / is answered with 503" in whys
-
-    story(tmp_path, scenario)
+@in_world
+async def test_readiness_sheds_load_and_liveness_starts_again(told: Told, /) -> None:
+    liveness = Check(path="/", interval_ms=200, failures=5)
+    told.start(spec(liveness=liveness))
+    await told.until(ReplicaState.READY)
+    await told.asked("/sick")
+    report = await told.until(ReplicaState.UNREADY)
+    assert report.why == "its readiness check fails: GET / is answered with 503"
+    # The file is gone with the folder of the program.
+    await told.until(ReplicaState.READY, times=2)
+    whys = [each.why for each in told.replicas.history["notes"]]
+    assert "its liveness check fails: GET / is answered with 503" in whys
 
 
-def test_one_that_cannot_be_started_fails_at_once_and_says_why(tmp_path: Path) -> None:
-    async def scenario(told: Told) -> None:
-        told.start(spec(program=Program(argv=("no-such-program",))))
-        report = await told.until(ReplicaState.FAILED)
-        assert report.why.startswith("could not start: no-such-program: No such file")
-        told.start(spec(program=Program(driver="container", argv=("x",), image="x")), epoch=2)
-        report = await told.until(ReplicaState.FAILED, times=2)
-        assert report.why == "this worker has no driver container; add --driver"
-
-    story(tmp_path, scenario)
+@in_world
+async def test_one_that_cannot_be_started_fails_at_once_and_says_why(told: Told, /) -> None:
+    told.start(spec(program=Program(argv=("no-such-program",))))
+    report = await told.until(ReplicaState.FAILED)
+    assert report.why.startswith("could not start: no-such-program: No such file")
+    told.start(spec(program=Program(driver="container", argv=("x",), image="x")), epoch=2)
+    report = await told.until(ReplicaState.FAILED, times=2)
+    assert report.why == "this worker has no driver container; add --driver"
 
 
-def test_it_drains_what_is_under_way_and_then_ends_by_itself(tmp_path: Path) -> None:
+@in_world
+async def test_it_drains_what_is_under_way_and_then_ends_by_itself(told: Told, /) -> None:
     on_term = "signal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(0)))"
-
-    async def scenario(told: Told) -> None:
-        told.start(spec(SERVER.format(listen=f"{on_term}\n{UNIX}")))
-        await told.until(ReplicaState.READY)
-        told.replicas.begin("notes")
-        assert (await told.until(ReplicaState.READY)).outstanding in (0, 1)
-        await until(lambda: told.reports[-1].outstanding == 1)
-        told.stop(drain_s=1)
-        here = told.replicas.here("notes")
-        assert here is not None
-        assert not here.is_stopping
-        assert "200 OK" in await told.asked()
-        await told.until(ReplicaState.STOPPED)
-        told.replicas.end("notes")
-        assert "bye" in told.printed()
-
-    story(tmp_path, scenario)
+    told.start(spec(SERVER.format(listen=f"{on_term}\n{UNIX}")))
+    await told.until(ReplicaState.READY)
+    told.replicas.begin("notes")
+    assert (await told.until(ReplicaState.READY)).outstanding in (0, 1)
+    await until(lambda: told.reports[-1].outstanding == 1)
+    told.stop(drain_s=1)
+    here = told.replicas.here("notes")
+    assert here is not None
+    assert not here.is_stopping
+    assert "200 OK" in await told.asked()
+    await told.until(ReplicaState.STOPPED)
+    told.replicas.end("notes")
+    assert "bye" in told.printed()
 
 
-def test_a_program_as_a_check_runs_beside_it(tmp_path: Path) -> None:
-    async def scenario(told: Told) -> None:
-        to = "os.environ['FORMATION_SOCKET']"
-        ask = f"import os, socket; socket.socket(socket.AF_UNIX).connect({to})"
-        check = Check(CheckKind.EXEC, argv=("python3", "-c", ask), interval_ms=500)
-        told.start(spec(readiness=check))
-        await told.until(ReplicaState.READY)
-        failing = Check(CheckKind.EXEC, argv=("false",), interval_ms=500)
-        told.start(spec(readiness=failing, start_grace_s=1), epoch=2)
-        report = await told.until(ReplicaState.UNREADY)
-        assert report.why == "it is not ready after 1 s: ended with exit code 1"
-
-    story(tmp_path, scenario)
+@in_world
+async def test_a_program_as_a_check_runs_beside_it(told: Told, /) -> None:
+    to = "os.environ['FORMATION_SOCKET']"
+    ask = f"import os, socket; socket.socket(socket.AF_UNIX).connect({to})"
+    check = Check(CheckKind.EXEC, argv=("python3", "-c", ask), interval_ms=500)
+    told.start(spec(readiness=check))
+    await told.until(ReplicaState.READY)
+    failing = Check(CheckKind.EXEC, argv=("false",), interval_ms=500)
+    told.start(spec(readiness=failing, start_grace_s=1), epoch=2)
+    report = await told.until(ReplicaState.UNREADY)
+    assert report.why == "it is not ready after 1 s: ended with exit code 1"
 
 
-def test_a_pinned_service_finds_its_volume_again(tmp_path: Path) -> None:
+@in_world
+async def test_a_pinned_service_finds_its_volume_again(told: Told, /) -> None:
     count = (
         "path = os.environ['FORMATION_VOLUME'] + '/starts'\n"
         "open(path, 'a').write('x'); print('starts', open(path).read(), flush=True)\n"
     )
-
-    async def scenario(told: Told) -> None:
-        pinned = Pinned("notes-data", ALICE.peer_id)
-        kept = spec(SERVER.format(listen=count + UNIX), pinned=pinned, replicas=ONE)
-        told.start(kept)
-        await told.until(ReplicaState.READY)
-        told.start(replace(kept, version=2), epoch=2)  # after the one before has ended
-        await told.until(ReplicaState.READY, times=2)
-        assert "starts xx" in told.printed()
-        assert (told.replicas.root / "volumes" / "notes-data" / "starts").read_text() == "xx"
-
-    story(tmp_path, scenario)
+    pinned = Pinned("notes-data", ALICE.peer_id)
+    kept = spec(SERVER.format(listen=count + UNIX), pinned=pinned, replicas=ONE)
+    told.start(kept)
+    await told.until(ReplicaState.READY)
+    told.start(replace(kept, version=2), epoch=2)  # after the one before has ended
+    await told.until(ReplicaState.READY, times=2)
+    assert "starts xx" in told.printed()
+    assert (told.replicas.root / "volumes" / "notes-data" / "starts").read_text() == "xx"
 
 
-def test_a_newer_one_beside_it_serves_once_the_older_one_is_to_stop(tmp_path: Path) -> None:
+@told_by(partial(story, bare=True))
+async def test_a_newer_one_beside_it_serves_once_the_older_one_is_to_stop(told: Told, /) -> None:
     def printing(version: int) -> ServiceSpec:
         note = f"print('version', {version}, os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
         return spec(SERVER.format(listen=note + UNIX), version=version)
 
-    async def scenario(told: Told) -> None:
-        told.start(printing(1), device_ids=("GPU-1",))
-        await told.until(ReplicaState.READY)
-        first = await told.asked()
-        told.start(printing(2), epoch=2, device_ids=("GPU-2",), beside=True)
-        await until(lambda: told.reports[-1].epoch == 2)
-        await told.until(ReplicaState.READY, times=2)
-        assert await told.asked() == first
-        assert [each.version for each in told.replicas.status()] == [1, 2]
-        told.stop(drain_s=60)
-        assert await told.asked() != first
-        assert [each.version for each in told.replicas.status()] == [2]
-        told.start(printing(3), epoch=3, beside=True)
-        told.stop(epoch=3)
-        await until(lambda: (told.reports[-1].epoch, told.reports[-1].state) == (3, "stopped"))
-        assert [each.version for each in told.replicas.status()] == [2]
-        assert "version 1 GPU-1" in told.printed()
-        assert "version 2 GPU-2" in told.printed()
-
-    story(tmp_path, scenario, bare=True)
+    told.start(printing(1), device_ids=("GPU-1",))
+    await told.until(ReplicaState.READY)
+    first = await told.asked()
+    told.start(printing(2), epoch=2, device_ids=("GPU-2",), beside=True)
+    await until(lambda: told.reports[-1].epoch == 2)
+    await told.until(ReplicaState.READY, times=2)
+    assert await told.asked() == first
+    assert [each.version for each in told.replicas.status()] == [1, 2]
+    told.stop(drain_s=60)
+    assert await told.asked() != first
+    assert [each.version for each in told.replicas.status()] == [2]
+    told.start(printing(3), epoch=3, beside=True)
+    told.stop(epoch=3)
+    await until(lambda: (told.reports[-1].epoch, told.reports[-1].state) == (3, "stopped"))
+    assert [each.version for each in told.replicas.status()] == [2]
+    assert "version 1 GPU-1" in told.printed()
+    assert "version 2 GPU-2" in told.printed()
 
 
-def test_where_the_older_one_is_given_up_the_newer_one_serves(tmp_path: Path) -> None:
-    async def scenario(told: Told) -> None:
-        told.start(spec(program=Program(argv=("no-such-program",))))
-        told.start(spec(version=2), epoch=2, beside=True)
-        await told.until(ReplicaState.FAILED)
-        await told.until(ReplicaState.READY)
-        assert "200 OK" in await told.asked()
-        told.start(spec(version=3, program=Program(argv=("no-such-program",))), 0, 3, beside=True)
-        await told.until(ReplicaState.FAILED, times=2)
-        assert [each.version for each in told.replicas.status()] == [2]
-
-    story(tmp_path, scenario, bare=True)
+@told_by(partial(story, bare=True))
+async def test_where_the_older_one_is_given_up_the_newer_one_serves(told: Told, /) -> None:
+    told.start(spec(program=Program(argv=("no-such-program",))))
+    told.start(spec(version=2), epoch=2, beside=True)
+    await told.until(ReplicaState.FAILED)
+    await told.until(ReplicaState.READY)
+    assert "200 OK" in await told.asked()
+    told.start(spec(version=3, program=Program(argv=("no-such-program",))), 0, 3, beside=True)
+    await told.until(ReplicaState.FAILED, times=2)
+    assert [each.version for each in told.replicas.status()] == [2]
 
 
-def test_stopping_what_is_not_there_is_answered_all_the_same(tmp_path: Path) -> None:
-    async def scenario(told: Told) -> None:
-        told.stop(slot=3)
-        assert (await told.until(ReplicaState.STOPPED)).slot == 3
-
-    story(tmp_path, scenario, bare=True)
+@told_by(partial(story, bare=True))
+async def test_stopping_what_is_not_there_is_answered_all_the_same(told: Told, /) -> None:
+    told.stop(slot=3)
+    assert (await told.until(ReplicaState.STOPPED)).slot == 3

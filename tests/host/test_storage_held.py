@@ -21,7 +21,7 @@ from formation_p2p.peer.core.events import PeerEvent, Recalled
 from formation_p2p.state.held import AGAIN_ROUNDS, MAX_SPECS, HeldFile
 from formation_p2p.trust.core.quota import Used
 from tests.support.services_world import ECHO, granted, person, sealed
-from tests.support.waiting import run
+from tests.support.waiting import in_trio
 
 NETWORK = b"n" * 32
 ALICE, BOB = person("alice"), person("bob")
@@ -167,19 +167,17 @@ def test_what_the_clock_does_not_allow_yet_is_offered_again(path: Path) -> None:
     file.close()
 
 
-def test_what_is_known_now_is_stored_at_once_where_somebody_waits(path: Path) -> None:
-    async def main() -> None:
-        file, shell = HeldFile(path, NETWORK, ALICE.peer_id, every_s=1000), Played()
-        file.begin(shell.peer, shell.feed)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(file.keep)
-            shell.knows(version(1))
-            assert await file.stored()
-            nursery.cancel_scope.cancel()
-        assert recalled(path).specs == (version(1).raw,)
-        file.close()
-
-    run(main)
+@in_trio
+async def test_what_is_known_now_is_stored_at_once_where_somebody_waits(path: Path) -> None:
+    file, shell = HeldFile(path, NETWORK, ALICE.peer_id, every_s=1000), Played()
+    file.begin(shell.peer, shell.feed)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(file.keep)
+        shell.knows(version(1))
+        assert await file.stored()
+        nursery.cancel_scope.cancel()
+    assert recalled(path).specs == (version(1).raw,)
+    file.close()
 
 
 @pytest.fixture

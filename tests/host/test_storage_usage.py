@@ -16,7 +16,7 @@ from formation_p2p.trust.core.admission import Charged
 from formation_p2p.trust.core.quota import UNLIMITED, Quota, QuotaAccount, Used
 from formation_p2p.trust.core.reciprocity import HoursReceived
 from formation_p2p.trust.core.shares import ShareUsed
-from tests.support.waiting import run
+from tests.support.waiting import in_trio
 
 KEPT_MONTHS = UsageParameters().kept_months
 SOON = UsageParameters(store_every_s=0.01)
@@ -53,18 +53,16 @@ def test_what_was_charged_is_there_in_the_next_life(path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_what_is_charged_is_stored_soon(path: Path) -> None:
-    async def main() -> None:
-        usage = UsageFile(path, SOON)
-        usage.add(charged(100))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(usage.keep)
-            while len(peek(path, "2026-11")) != 2:  # noqa: ASYNC110 - a look at the disk
-                await trio.sleep(0.01)
-            nursery.cancel_scope.cancel()
-        usage.close()
-
-    run(main)
+@in_trio
+async def test_what_is_charged_is_stored_soon(path: Path) -> None:
+    usage = UsageFile(path, SOON)
+    usage.add(charged(100))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(usage.keep)
+        while len(peek(path, "2026-11")) != 2:  # noqa: ASYNC110 - a look at the disk
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    usage.close()
 
 
 def test_people_see_who_used_what_of_which_quota_while_a_node_works(path: Path) -> None:
@@ -158,21 +156,19 @@ def test_nothing_is_lost_while_the_disk_fails(path: Path, caplog: pytest.LogCapt
     usage.close()
 
 
-def test_a_disk_that_fails_costs_the_node_nothing(
+@in_trio
+async def test_a_disk_that_fails_costs_the_node_nothing(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        usage = UsageFile(path, SOON)
-        mend = fails(usage)
-        usage.add(charged(100, BOB))
-        with trio.move_on_after(0.1):
-            await usage.keep()
-        assert "tried again" in caplog.text
-        mend()
-        assert usage.load() == (("2026-11", BOB.name, Used(100, 0)),)
-        usage.close()
-
-    run(main)
+    usage = UsageFile(path, SOON)
+    mend = fails(usage)
+    usage.add(charged(100, BOB))
+    with trio.move_on_after(0.1):
+        await usage.keep()
+    assert "tried again" in caplog.text
+    mend()
+    assert usage.load() == (("2026-11", BOB.name, Used(100, 0)),)
+    usage.close()
 
 
 def test_what_can_no_longer_be_read_is_counted_from_nothing(

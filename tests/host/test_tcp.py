@@ -13,7 +13,7 @@ import trio.testing
 from formation_p2p.net.transport.errors import ConnectionClosedError
 from formation_p2p.net.transport.raw import MAX_READ_BYTES
 from formation_p2p.net.transport.tcp import TOGETHER_BYTES, TcpStream
-from tests.support.stacks import run
+from tests.support.waiting import in_trio
 
 
 @asynccontextmanager
@@ -48,57 +48,50 @@ USES: dict[str, Use] = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_whatever_is_done_with_closed_sockets_says_that_they_are_closed(use: Use) -> None:
+@in_trio
+async def test_whatever_is_done_with_closed_sockets_says_that_they_are_closed(use: Use) -> None:
     """All closed sockets have the same number, for which several may wait at once."""
-
-    async def story() -> None:
-        for _ in range(3):
-            async with loopback() as stream:
-                await stream.close()
-                with pytest.raises(ConnectionClosedError):
-                    await use(stream)
-
-    run(story)
+    for _ in range(3):
+        async with loopback() as stream:
+            await stream.close()
+            with pytest.raises(ConnectionClosedError):
+                await use(stream)
 
 
 @pytest.mark.parametrize("use", [USES["fill"], USES["flush"]], ids=["fill", "flush"])
-def test_who_waits_on_a_socket_hears_that_it_is_closed(use: Use) -> None:
-    async def story() -> None:
-        async with loopback() as stream, trio.open_nursery() as nursery:
-            while stream.write_now(bytes(65_536)):  # until the kernel takes no more
-                pass
+@in_trio
+async def test_who_waits_on_a_socket_hears_that_it_is_closed(use: Use) -> None:
+    async with loopback() as stream, trio.open_nursery() as nursery:
+        while stream.write_now(bytes(65_536)):  # until the kernel takes no more
+            pass
 
-            async def wait() -> None:
-                with pytest.raises(ConnectionClosedError):
-                    await use(stream)
+        async def wait() -> None:
+            with pytest.raises(ConnectionClosedError):
+                await use(stream)
 
-            nursery.start_soon(wait)
-            await trio.testing.wait_all_tasks_blocked()
-            await stream.close()
-
-    run(story)
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.close()
 
 
-def test_what_is_sure_to_come_is_waited_for_together_and_no_more_than_that() -> None:
-    async def story() -> None:
-        async with both_ends() as (stream, other):
-            came: list[bytes] = []
+@in_trio
+async def test_what_is_sure_to_come_is_waited_for_together_and_no_more_than_that() -> None:
+    async with both_ends() as (stream, other):
+        came: list[bytes] = []
 
-            async def read(size: int | None = None) -> None:
-                came.append(await stream.read(size))
+        async def read(size: int | None = None) -> None:
+            came.append(await stream.read(size))
 
-            stream.expect(2 * TOGETHER_BYTES)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read)
-                await other.send_all(bytes(1000))
-                await trio.sleep(0.1)
-                assert came == []
-                await other.send_all(bytes(TOGETHER_BYTES))
-            stream.expect(0)  # what is left of it is not waited for with others
-            while (left := 1000 + TOGETHER_BYTES - sum(map(len, came))) > 0:
-                await read(min(left, MAX_READ_BYTES))
-            await other.send_all(b"x")
-            await read()
-            assert came[-1] == b"x"
-
-    run(story)
+        stream.expect(2 * TOGETHER_BYTES)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await other.send_all(bytes(1000))
+            await trio.sleep(0.1)
+            assert came == []
+            await other.send_all(bytes(TOGETHER_BYTES))
+        stream.expect(0)  # what is left of it is not waited for with others
+        while (left := 1000 + TOGETHER_BYTES - sum(map(len, came))) > 0:
+            await read(min(left, MAX_READ_BYTES))
+        await other.send_all(b"x")
+        await read()
+        assert came[-1] == b"x"

@@ -23,8 +23,8 @@ from formation_p2p.reach.upgrading import Upgrading
 from tests.host.test_upgrading import circuits_of, cut_direct, go_direct
 from tests.support.circuits import Relayed, relayed
 from tests.support.gangs import FENCE, GANG, TunnelNode, echo, gang_of
-from tests.support.stacks import Node, run
-from tests.support.waiting import until
+from tests.support.stacks import Node
+from tests.support.waiting import in_trio, until
 
 SUPERSEDED_S = 1.0
 
@@ -76,76 +76,71 @@ def way_of(tunnel: Tunnel, node: Node) -> Connection:
     return next(each for each in node.stack.swarm.all() if each.muxer is muxer)
 
 
-def test_streams_go_by_a_circuit_both_ways_and_stay_on_it_after_there_is_a_direct_way() -> None:
-    async def story() -> None:
-        async with relayed_gang() as gang:
-            bob, worker = gang.world.bob, gang.world.worker
-            old = [await gang.open(rank) for rank in (0, 1)]
-            for tunnel, node in zip(old, (bob, worker), strict=True):
-                assert way_of(tunnel, node).via == gang.world.gate.peer_id
-                await answers(tunnel)
-            await go_direct(gang.world)
-            await until(lambda: worker.stack.swarm.direct_to(bob.peer_id))
-            new = [await gang.open(rank) for rank in (0, 1)]
-            for tunnel, node in zip(new, (bob, worker), strict=True):
-                assert way_of(tunnel, node).via is None
-                await answers(tunnel)
-            # Longer than a circuit lasts otherwise.
-            await trio.sleep(2 * SUPERSEDED_S)
-            assert len(circuits_of(gang.world)) == 2
-            for tunnel in old:
-                await answers(tunnel)
-                await finished(tunnel)
-            await until(lambda: not circuits_of(gang.world))
-            for tunnel in new:
-                await answers(tunnel)
+@in_trio
+async def test_streams_go_by_a_circuit_both_ways_and_stay_on_it_after_there_is_a_direct_way() -> (
+    None
+):
+    async with relayed_gang() as gang:
+        bob, worker = gang.world.bob, gang.world.worker
+        old = [await gang.open(rank) for rank in (0, 1)]
+        for tunnel, node in zip(old, (bob, worker), strict=True):
+            assert way_of(tunnel, node).via == gang.world.gate.peer_id
+            await answers(tunnel)
+        await go_direct(gang.world)
+        await until(lambda: worker.stack.swarm.direct_to(bob.peer_id))
+        new = [await gang.open(rank) for rank in (0, 1)]
+        for tunnel, node in zip(new, (bob, worker), strict=True):
+            assert way_of(tunnel, node).via is None
+            await answers(tunnel)
+        # Longer than a circuit lasts otherwise.
+        await trio.sleep(2 * SUPERSEDED_S)
+        assert len(circuits_of(gang.world)) == 2
+        for tunnel in old:
+            await answers(tunnel)
+            await finished(tunnel)
+        await until(lambda: not circuits_of(gang.world))
+        for tunnel in new:
+            await answers(tunnel)
 
-    run(story)
 
-
-def test_a_stream_that_broke_with_its_connection_is_made_anew_by_what_way_there_is() -> None:
-    async def story() -> None:
-        async with relayed_gang() as gang:
-            first = await gang.open(0)
-            way_of(first, gang.world.bob).abort("the gate is gone")
-            with pytest.raises(TunnelError, match=r"has broken.*connect again"):
-                await first.read()
-            again = await gang.open(0)
-            await answers(again)
-            assert way_of(again, gang.world.bob).via is not None
-            await go_direct(gang.world)
-            direct = await gang.open(0)
-            assert way_of(direct, gang.world.bob).via is None
-            cut_direct(gang.world)
-            with pytest.raises(TunnelError, match="connect again"):
-                await direct.read()
-            await answers(again)
-            await answers(await gang.open(0))
-
-    run(story)
+@in_trio
+async def test_a_stream_that_broke_with_its_connection_is_made_anew_by_what_way_there_is() -> None:
+    async with relayed_gang() as gang:
+        first = await gang.open(0)
+        way_of(first, gang.world.bob).abort("the gate is gone")
+        with pytest.raises(TunnelError, match=r"has broken.*connect again"):
+            await first.read()
+        again = await gang.open(0)
+        await answers(again)
+        assert way_of(again, gang.world.bob).via is not None
+        await go_direct(gang.world)
+        direct = await gang.open(0)
+        assert way_of(direct, gang.world.bob).via is None
+        cut_direct(gang.world)
+        with pytest.raises(TunnelError, match="connect again"):
+            await direct.read()
+        await answers(again)
+        await answers(await gang.open(0))
 
 
 @pytest.mark.parametrize("inbound", [True, False])
-def test_a_connection_with_an_idle_stream_does_not_make_room(inbound: bool) -> None:
+@in_trio
+async def test_a_connection_with_an_idle_stream_does_not_make_room(inbound: bool) -> None:
     few = NetParameters(max_inbound=1, max_outbound=1, evictable_after_s=0.0)
-
-    async def story() -> None:
-        alice, bob, carol = TunnelNode(), TunnelNode(few), TunnelNode()
-        async with gang_of(alice, bob, owner=carol):
-            for node in (alice, bob):
-                node.tunnels.serve("_echo", echo)
-            near, far, rank = (alice, bob, 0) if inbound else (bob, alice, 1)
-            tunnel = await near.tunnels.open(GANG, rank, 1 - rank, "_echo")
-            await answers(tunnel)
-            one, other = (carol, bob) if inbound else (bob, carol)
-            await until(lambda: any(far.stack.swarm.all()))
-            ask = partial(one.ask, other, b"room?")
-            with pytest.raises(Unreachable):
-                await ask()
-            await answers(tunnel)
-            await finished(tunnel)
-            await until(lambda: not bob.stack.swarm.connections_to(alice.peer_id)[0].muxer.streams)
-            assert await ask() == b"re:room?"
-            await until(lambda: not bob.stack.swarm.connections_to(alice.peer_id))
-
-    run(story)
+    alice, bob, carol = TunnelNode(), TunnelNode(few), TunnelNode()
+    async with gang_of(alice, bob, owner=carol):
+        for node in (alice, bob):
+            node.tunnels.serve("_echo", echo)
+        near, far, rank = (alice, bob, 0) if inbound else (bob, alice, 1)
+        tunnel = await near.tunnels.open(GANG, rank, 1 - rank, "_echo")
+        await answers(tunnel)
+        one, other = (carol, bob) if inbound else (bob, carol)
+        await until(lambda: any(far.stack.swarm.all()))
+        ask = partial(one.ask, other, b"room?")
+        with pytest.raises(Unreachable):
+            await ask()
+        await answers(tunnel)
+        await finished(tunnel)
+        await until(lambda: not bob.stack.swarm.connections_to(alice.peer_id)[0].muxer.streams)
+        assert await ask() == b"re:room?"
+        await until(lambda: not bob.stack.swarm.connections_to(alice.peer_id))

@@ -16,7 +16,7 @@ from formation_p2p.net.identify import Identified
 from formation_p2p.net.witness import MAX_CLOCKS, Witness
 from tests.support.dht_world import person
 from tests.support.stacks import Node, running
-from tests.support.waiting import run, until
+from tests.support.waiting import in_trio, until
 
 PEERS = [person(f"peer{number}").peer_id for number in range(6)]
 HOUR_S = 3600.0
@@ -91,62 +91,57 @@ def test_a_peer_that_tells_no_clock_is_left_out_and_only_so_many_are_kept() -> N
         (Link(PEERS[0]), Link(PEERS[1]), False),
     ],
 )
-def test_two_runs_that_both_answer_are_two_nodes(first: Link, second: Link, is_twin: bool) -> None:
-    async def story() -> None:
-        witness, looked = Witness(look_every_s=0.01), trio.Event()
-        witness.identified(first, said(run_id=1))
-        witness.identified(second, said(run_id=2))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(witness.run, lambda: (first, second), looked.set)
-            await looked.wait()
-            assert witness.is_twin(PEERS[0]) is is_twin
-            assert len(witness.troubles) == is_twin
-            first.is_closed = True
-            assert not witness.is_twin(PEERS[0])
-            assert witness.troubles == ()
-            nursery.cancel_scope.cancel()
-
-    run(story)
-
-
-def test_a_clock_that_is_set_is_told_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> None:
-        witness, pushes = Witness(look_every_s=0.01), list[int]()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(witness.run, list[Link], lambda: pushes.append(witness.clock_sets))
-            await until(lambda: pushes)
-            assert pushes[-1] == 0
-            now = moment()
-            monkeypatch.setattr(module, "moment", lambda: now._replace(unix_s=now.unix_s + 60))
-            await until(lambda: pushes[-1])
-            assert pushes[-1] == 1
-            nursery.cancel_scope.cancel()
-
-    run(story)
+@in_trio
+async def test_two_runs_that_both_answer_are_two_nodes(
+    first: Link, second: Link, is_twin: bool
+) -> None:
+    witness, looked = Witness(look_every_s=0.01), trio.Event()
+    witness.identified(first, said(run_id=1))
+    witness.identified(second, said(run_id=2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(witness.run, lambda: (first, second), looked.set)
+        await looked.wait()
+        assert witness.is_twin(PEERS[0]) is is_twin
+        assert len(witness.troubles) == is_twin
+        first.is_closed = True
+        assert not witness.is_twin(PEERS[0])
+        assert witness.troubles == ()
+        nursery.cancel_scope.cancel()
 
 
-def test_both_nodes_of_one_identity_are_told_and_no_more_once_one_is_gone(
+@in_trio
+async def test_a_clock_that_is_set_is_told_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    witness, pushes = Witness(look_every_s=0.01), list[int]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(witness.run, list[Link], lambda: pushes.append(witness.clock_sets))
+        await until(lambda: pushes)
+        assert pushes[-1] == 0
+        now = moment()
+        monkeypatch.setattr(module, "moment", lambda: now._replace(unix_s=now.unix_s + 60))
+        await until(lambda: pushes[-1])
+        assert pushes[-1] == 1
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_both_nodes_of_one_identity_are_told_and_no_more_once_one_is_gone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.05)
     caplog.set_level(logging.WARNING, "formation_p2p.trouble")
-
-    async def story() -> None:
-        gate = Node()
-        one, copy = (Node(listen=(), seed=b"s" * 32) for _ in range(2))
-        async with running(gate, one):
-            assert await one.ask(gate, b"one") == b"re:one"
-            async with running(copy):
-                assert await copy.ask(gate, b"copy") == b"re:copy"
-                await until(lambda: one.stack.witness.troubles and copy.stack.witness.troubles)
-                for node in (one, copy):
-                    [trouble] = node.stack.witness.troubles
-                    assert "another node runs with the identity of this one" in trouble
-                    assert "formation network leave --purge" in trouble
-                [seen] = gate.stack.witness.troubles
-                assert one.peer_id[-8:] in seen
-                assert await one.ask(gate, b"two") == b"re:two"
-            await until(lambda: not one.stack.witness.troubles)
-
-    run(story)
+    gate = Node()
+    one, copy = (Node(listen=(), seed=b"s" * 32) for _ in range(2))
+    async with running(gate, one):
+        assert await one.ask(gate, b"one") == b"re:one"
+        async with running(copy):
+            assert await copy.ask(gate, b"copy") == b"re:copy"
+            await until(lambda: one.stack.witness.troubles and copy.stack.witness.troubles)
+            for node in (one, copy):
+                [trouble] = node.stack.witness.troubles
+                assert "another node runs with the identity of this one" in trouble
+                assert "formation network leave --purge" in trouble
+            [seen] = gate.stack.witness.troubles
+            assert one.peer_id[-8:] in seen
+            assert await one.ask(gate, b"two") == b"re:two"
+        await until(lambda: not one.stack.witness.troubles)
     assert "a home folder was copied" in caplog.text

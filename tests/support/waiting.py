@@ -1,7 +1,7 @@
 """Waiting for what other threads, tasks or processes bring about: `until` for asyncio and trio,
 `wait_until` for plain threads. Both fail the test once the time is up, and have it show what was
-waited for (evidence.py). `run` runs a story of trio. None of them counts the time in which the
-machine does not run this process."""
+waited for (evidence.py). `run` runs a story of trio, and a test that is `in_trio` is one. None of
+them counts the time in which the machine does not run this process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from functools import partial, wraps
+from inspect import Signature, signature
+from typing import Any, TypeVar
 
 import trio
 from sniffio import current_async_library
+from trio.testing import MockClock
 
 from tests.support.evidence import gather
 
@@ -69,6 +72,41 @@ def run(
             return await story()
 
     return trio.run(bounded, clock=clock or RunningTime())
+
+
+def told_by(
+    tell: Callable[..., object],
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Makes a test of a story that `tell` runs. What `tell` hands over are the positional-only
+    arguments of the story. Pytest fills in the others, and what `tell` needs beside a story."""
+    of_tell = list(signature(tell).parameters.values())[1:]
+    needed = [p for p in of_tell if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    def of(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        of_story = signature(story).parameters.values()
+        own = {p.name: p for p in of_story if p.kind is not p.POSITIONAL_ONLY}
+
+        asked = Signature([*own.values(), *(p for p in needed if p.name not in own)])
+
+        @wraps(story)
+        def test(*args: Any, **kwargs: Any) -> None:
+            given = asked.bind(*args, **kwargs).arguments
+            filled = partial(story, **{name: given[name] for name in own})
+            tell(filled, **{p.name: given[p.name] for p in needed})
+
+        test.__signature__ = asked  # type: ignore[attr-defined]
+        return test
+
+    return of
+
+
+def _run_skipping(story: Callable[[], Awaitable[None]]) -> None:
+    run(story, 1000.0, MockClock(autojump_threshold=IDLE_S))
+
+
+in_trio = told_by(run)
+# Time passes as soon as everyone waits for it.
+in_mocked_time = told_by(_run_skipping)
 
 
 async def until(
