@@ -28,7 +28,6 @@ from formation_p2p.net import identify as net_identify
 from formation_p2p.net import swarm
 from formation_p2p.net.identify import WORK_PROTOCOL
 from formation_p2p.net.limits import MAX_REMEMBERED, PeerLimitsTable
-from formation_p2p.net.transport import yamux as net_yamux
 from formation_p2p.net.transport.addresses import TcpAddress
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import (
@@ -179,7 +178,8 @@ async def test_a_key_of_a_kind_that_is_not_supported_is_refused_without_a_word(
 
 @in_trio
 async def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:
-    async with besieged() as victim:
+    """Nor do they take the places of others."""
+    async with besieged(max_inbound=64, max_inbound_per_ip=64) as victim:
         files = psutil.Process().num_fds()
         for _ in range(100):
             await (await mallory.tcp(victim)).aclose()
@@ -379,18 +379,6 @@ async def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever() -> Non
             nursery.cancel_scope.cancel()
         assert trio.current_time() - began_s < AT_ONCE_S
         assert victim.stack.limits.large_frame_bytes == 0
-
-
-@in_trio
-async def test_hundreds_of_streams_are_reset() -> None:
-    async with besieged() as victim:
-        hand = await mallory.muxed(victim)
-        for i in range(600):
-            await hand.open(2 * i + 1, KAD_PROTOCOL)
-        for _ in range(600 - net_yamux.MAX_INBOUND_STREAMS):
-            await hand.until(WINDOW_UPDATE, RST)
-        (connection,) = [c for c in victim.stack.swarm.all() if len(c.muxer.streams) > 5]
-        assert len(connection.muxer.streams) <= net_yamux.MAX_INBOUND_STREAMS + 1
 
 
 @pytest.mark.parametrize("protocol", [KAD_PROTOCOL, WORK_PROTOCOL, "/ipfs/id/1.0.0", "/none"])

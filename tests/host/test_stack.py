@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -19,7 +18,6 @@ from trio.testing import wait_all_tasks_blocked
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import (
     InvalidInput,
-    LocalError,
     NodeClosed,
     ProtocolViolation,
     Unreachable,
@@ -470,17 +468,6 @@ async def test_a_shell_that_fails_at_bad_news_does_not_stop_the_network(
     assert "cannot bear Undelivered" in caplog.text
 
 
-@in_trio
-async def test_a_node_says_goodbye_when_it_closes() -> None:
-    alice, bob = Node(), Node()
-    async with running(alice):
-        async with running(bob):
-            await alice.ask(bob, b"hello")
-            start_s = trio.current_time()
-        assert trio.current_time() - start_s < AT_ONCE_S
-        await until(lambda: alice.gone, within_s=AT_ONCE_S)
-
-
 CHILD = textwrap.dedent(
     """
     import sys, trio
@@ -581,15 +568,6 @@ async def test_a_stack_that_breaks_raises_and_what_is_pending_ends() -> None:
 
 
 # -- listening ----------------------------------------------------------------------------------
-
-
-@in_trio
-async def test_a_taken_port_is_an_error_that_says_so() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        alice = Node(listen=(f"/ip4/127.0.0.1/tcp/{port}",))
-        with pytest.raises(LocalError, match=f"{port}.*in use.*another"):
-            await alice.stack.run(alice)
 
 
 @in_trio

@@ -162,22 +162,6 @@ async def test_what_is_written_is_read_whole_whatever_its_size() -> None:
 
 
 @in_trio
-async def test_both_ends_write_much_at_once_and_neither_waits_for_the_other_for_ever() -> None:
-    async with muxers() as (alice, bob):
-        size = 4 * MIB
-
-        async def shuttle(stream: MuxedStream) -> None:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(stream.write, bytes(size))
-                nursery.start_soon(read_all, stream, size)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(4):
-                nursery.start_soon(shuttle, alice.open())
-                nursery.start_soon(shuttle, await bob.accept())
-
-
-@in_trio
 async def test_a_finished_stream_still_brings_what_comes_back() -> None:
     async with muxers() as (alice, bob):
         out = alice.open()
