@@ -1,18 +1,19 @@
-"""Policies of installed packages: folders with the metadata that pip writes, on the path of a new
-process."""
+"""Policies of installed packages: folders with the metadata that pip writes, on the path."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from formation_p2p.machine import entry_points
 from formation_p2p.machine.entry_points import MAX_NAMES
-from formation_p2p.placement.policies import POLICIES
+from formation_p2p.placement.policies import POLICIES, options_of, parse_policy
+from tests.support.waiting import HANGS_S
 
 SOLAR = """
 from dataclasses import dataclass
@@ -39,8 +40,24 @@ NAMES = {"greenest": "solar:Greenest", "bare-one": "solar:Bare", "night": "solar
 
 
 @pytest.fixture
-def solar(tmp_path: Path) -> Path:
-    return package(tmp_path, "solar", SOLAR, NAMES)
+def on_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """Has this process find packages in a folder, for the length of a test."""
+
+    def prepend(folder: Path) -> None:
+        monkeypatch.syspath_prepend(folder)
+        entry_points._found.cache_clear()
+
+    yield prepend
+    for name in ("solar", "lunar", "greedy", "many"):
+        sys.modules.pop(name, None)
+    entry_points._found.cache_clear()
+
+
+@pytest.fixture
+def solar(tmp_path: Path, on_path: Callable[[Path], None]) -> Path:
+    folder = package(tmp_path, "solar", SOLAR, NAMES)
+    on_path(folder)
+    return folder
 
 
 def package(folder: Path, name: str, code: str, policies: Mapping[str, str]) -> Path:
@@ -54,63 +71,46 @@ def package(folder: Path, name: str, code: str, policies: Mapping[str, str]) -> 
     return folder
 
 
-def ran(*arguments: str, on_path: tuple[Path, ...]) -> str:
-    """What a Python process prints with these folders on its path."""
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, on_path)),
-        "COLUMNS": "300",
-        "NO_COLOR": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def placed(*texts: str, on_path: tuple[Path, ...]) -> list[str]:
+def placed(*texts: str) -> list[str]:
     """Of each text the policy that a job with it has, or what is wrong with it."""
-    program = f"""
-from formation_p2p.placement.policies import options_of
-for text in {texts!r}:
-    try:
-        print(repr(options_of({{"policy": text}}).policy))
-    except ValueError as problem:
-        print(problem)
-"""
-    return ran("-c", program, on_path=on_path).splitlines()
+
+    def policy(text: str) -> str:
+        try:
+            return repr(options_of({"policy": text}).policy)
+        except ValueError as problem:
+            return str(problem)
+
+    return list(map(policy, texts))
 
 
-def test_a_policy_of_an_installed_package_is_used_by_its_name(solar: Path) -> None:
-    single, mixed = placed("greenest", "trust>=0.3 & 0.5*greenest(wind) + xor", on_path=(solar,))
+@pytest.mark.usefixtures("solar")
+def test_a_policy_of_an_installed_package_is_used_by_its_name() -> None:
+    single, mixed = placed("greenest", "trust>=0.3 & 0.5*greenest(wind) + xor")
     assert single == "Greenest(label='solar')"
     assert "Greenest(label='wind')" in mixed
     assert "Xor" in mixed
-
-
-def test_its_text_is_read_back_as_an_equal_policy(solar: Path) -> None:
-    program = (
-        "from formation_p2p import parse_policy as p\n"
-        "text = str(p('0.5*greenest(wind) + 0.5*xor')); print(text, p(text) == p(str(p(text))))"
-    )
-    assert ran("-c", program, on_path=(solar,)) == "0.5*greenest(wind) + 0.5*xor True\n"
+    policy = parse_policy("0.5*greenest(wind) + 0.5*xor")
+    assert str(policy) == "0.5*greenest(wind) + 0.5*xor"
+    assert parse_policy(str(policy)) == policy
 
 
 def test_it_is_listed_where_policies_are(solar: Path) -> None:
-    assert ", spread, bare-one, greenest, night, or some" in " ".join(
-        ran("-m", "formation_p2p", "run", "--help", on_path=(solar,)).split()
+    environment = {**os.environ, "PYTHONPATH": str(solar), "COLUMNS": "300", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "formation_p2p", "run", "--help"]
+    help_ = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=HANGS_S, check=True
     )
-    [problem] = placed("fastest", on_path=(solar,))
+    assert ", spread, bare-one, greenest, night, or some" in " ".join(help_.stdout.split())
+    [problem] = placed("fastest")
     assert "write xor, balanced, scored, cheapest, packed, spread, bare-one, greenest" in problem
 
 
+@pytest.mark.usefixtures("solar")
 def test_what_is_wrong_with_a_package_is_said_where_its_name_is_used(
-    tmp_path: Path, solar: Path
+    tmp_path: Path, on_path: Callable[[Path], None]
 ) -> None:
-    broken = package(tmp_path / "broken", "broken", "import absent", {"dark": "broken:Dark"})
-    twice = package(tmp_path / "twice", "lunar", SOLAR, {"greenest": "lunar:Greenest"})
-    said = placed(*("xor", "bare-one", "night", "greenest(a, b)", "dark"), on_path=(solar, broken))
-    assert said == [
+    on_path(package(tmp_path / "broken", "broken", "import absent", {"dark": "broken:Dark"}))
+    assert placed("xor", "bare-one", "night", "greenest(a, b)", "dark") == [
         "Xor(hashing='')",
         "policy: a Bare is not a policy; write it as a frozen dataclass below Policy",
         "policy: night: it failed: OSError('no sun today')",
@@ -118,17 +118,20 @@ def test_what_is_wrong_with_a_package_is_said_where_its_name_is_used(
         "formation_p2p.policies: 'dark' of broken 1.2 cannot be loaded from broken:Dark: "
         "ModuleNotFoundError: No module named 'absent'; mend or uninstall it",
     ]
-    assert placed("greenest", on_path=(solar, twice)) == [
+    on_path(package(tmp_path / "twice", "lunar", SOLAR, {"greenest": "lunar:Greenest"}))
+    assert placed("greenest") == [
         "formation_p2p.policies: lunar 1.2 and solar 1.2 both offer 'greenest'; uninstall one"
     ]
 
 
-def test_a_built_in_policy_is_never_replaced_and_names_are_bounded(tmp_path: Path) -> None:
-    greedy = package(tmp_path / "greedy", "greedy", SOLAR, {"xor": "greedy:Greenest"})
-    assert placed("xor", on_path=(greedy,)) == ["Xor(hashing='')"]
+def test_a_built_in_policy_is_never_replaced_and_names_are_bounded(
+    tmp_path: Path, on_path: Callable[[Path], None]
+) -> None:
+    on_path(package(tmp_path / "greedy", "greedy", SOLAR, {"xor": "greedy:Greenest"}))
+    assert placed("xor") == ["Xor(hashing='')"]
     many = {f"p{number}": "many:Greenest" for number in range(MAX_NAMES + 1)}
-    crowd = package(tmp_path / "crowd", "many", SOLAR, many)
-    xor, other = placed("xor", "p1", on_path=(crowd,))
+    on_path(package(tmp_path / "crowd", "many", SOLAR, many))
+    xor, other = placed("xor", "p1")
     assert xor == "Xor(hashing='')"
     assert other == ("formation_p2p.policies: packages offer more than 64 names; uninstall some")
 

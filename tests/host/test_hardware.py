@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pynvml
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
@@ -191,6 +191,7 @@ def test_a_membership_that_makes_no_sense_is_noted(tmp_path: Path) -> None:
     assert "cannot be read" in FakeMachine(tmp_path, "nonsense", V2_MOUNT).read().notes[0]
 
 
+@settings(max_examples=15)
 @given(st.text(), st.text())
 def test_no_text_of_the_kernels_stops_the_reading(groups: str, mounts: str) -> None:
     root = Path("/nonexistent")

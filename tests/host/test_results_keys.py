@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from formation_p2p.drivers.result_pickler import BUILTINS, MARKERS
 from formation_p2p.results.budget import ALLOWANCE_INSERTING_S, Budget
 from formation_p2p.results.inserting import InsertingUnpickler, of_items
 from formation_p2p.results.load import load_result
-from tests.support.results_world import travelled
+from tests.support.results_world import read_apart, travelled
 
 
 def named(module: str, name: str) -> bytes:
@@ -54,31 +52,13 @@ PUT: dict[str, Callable[[bytes], bytes]] = {
     "polars": lambda key: named(MARKERS, "polars_series") + b"(\x8c\x01x" + key + b"\x85]NtR",
     "type of an array": lambda key: named(MARKERS, "arrow_array") + key + b"\x85]\x86R",
 }
-# A process of its own, which may be ended by a signal.
-READ = """
-import sys
-import time
-from formation_p2p.core.errors import NotPlain
-from formation_p2p.results.load import load_result
-pickles = sys.stdin.buffer
-while size := int.from_bytes(pickles.read(4), "big"):
-    try:
-        load_result(pickles.read(size))
-    except NotPlain as refusal:
-        print("refused")
-    else:
-        print("read")
-"""
 
 
 def test_keys_of_keys_neither_stop_nor_crash_the_caller() -> None:
-    """One process for all: each would stop it for good, or end it."""
     pickles = [b"\x80\x05" + put(key) + b"." for put in PUT.values() for key in KEYS.values()]
-    framed = b"".join(len(each).to_bytes(4, "big") + each for each in pickles)
-    done = subprocess.run(
-        [sys.executable, "-c", READ], input=framed, capture_output=True, timeout=600, check=True
-    )
-    assert done.stdout.decode().split("\n")[:-1] == ["refused"] * len(pickles)
+    read = read_apart(pickles)
+    assert len(read) == len(pickles)
+    assert all(refusal for refusal, _ in read)
 
 
 class Pair(NamedTuple):

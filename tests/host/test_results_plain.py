@@ -7,7 +7,6 @@ import decimal
 import fractions
 import os
 import pickle
-import subprocess
 import sys
 import uuid
 from collections import Counter, OrderedDict, deque
@@ -25,6 +24,7 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import MIB
 from formation_p2p.drivers.result_pickler import MARKERS, dumps
 from formation_p2p.results.load import MAX_INT_BITS, load_result
+from tests.support.results_world import read_apart
 
 PLAIN = [
     None,
@@ -186,32 +186,13 @@ BOMBS = {
     + b"(h\x03h\x01h\x02Rh\x00\x86Re" * 2000,
     "empty sets": b"](" + b"\x8f" * 4_000_000 + b"e",
 }
-# A process of its own: what it has had at the most never falls.
-READ = """
-import resource, sys
-from formation_p2p.core.errors import NotPlain
-from formation_p2p.results.load import load_result
-pickled = sys.stdin.buffer.read()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    load_result(pickled, trust=False)
-except NotPlain as refusal:
-    print(refusal)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
 
 
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_one_large_value_named_again_and_again_does_not_take_the_callers_memory(bomb: str) -> None:
-    pickled = b"\x80\x05" + BOMBS[bomb] + b"."
-    with pytest.raises(NotPlain, match="far more memory than"):
-        load_result(pickled, trust=False)
-    done = subprocess.run(
-        [sys.executable, "-c", READ], input=pickled, capture_output=True, timeout=600, check=True
-    )
-    refusal, grown_kib = done.stdout.decode().splitlines()
-    assert "far more memory than" in refusal
-    assert 1024 * int(grown_kib) < 250 * MIB
+def test_one_large_value_named_again_and_again_does_not_take_the_callers_memory() -> None:
+    read = read_apart(b"\x80\x05" + bomb + b"." for bomb in BOMBS.values())
+    for name, (refusal, grown_bytes) in zip(BOMBS, read, strict=True):
+        assert "far more memory than" in refusal, name
+        assert grown_bytes < 250 * MIB, name
 
 
 @pytest.mark.parametrize(

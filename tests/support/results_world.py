@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 import cloudpickle
 
 from formation_p2p.drivers.result_pickler import MARKED, dumps
 from formation_p2p.results.load import load_result
+from tests.support.waiting import HANGS_S
 
 
 class Call:
@@ -40,3 +44,33 @@ def travelled_beside(value: object) -> Any:
 def sent(*classes: type) -> None:
     """As a caller sends a function that uses them: by value."""
     cloudpickle.dumps(classes)
+
+
+# Each in a fork: what a process has had at the most never falls.
+_READS = """
+import os, resource, sys
+import numpy, pandas, polars, pyarrow
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.results.load import load_result
+pickles = sys.stdin.buffer
+while size := int.from_bytes(pickles.read(4), "big"):
+    pickled = pickles.read(size)
+    if os.fork() == 0:
+        before, refusal = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, ""
+        try:
+            load_result(pickled)
+        except NotPlain as error:
+            refusal = error
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, refusal, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def read_apart(pickles: Iterable[bytes]) -> list[tuple[str, int]]:
+    """Of each, read in a process of its own, why it is refused, and by how many bytes it grew."""
+    framed = b"".join(len(each).to_bytes(4, "big") + each for each in pickles)
+    command = [sys.executable, "-c", _READS]
+    done = subprocess.run(command, input=framed, capture_output=True, timeout=HANGS_S, check=True)
+    lines = (line.partition(" ") for line in done.stdout.decode().splitlines())
+    return [(refusal, 1024 * int(grown_kib)) for grown_kib, _, refusal in lines]
