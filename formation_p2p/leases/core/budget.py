@@ -50,6 +50,7 @@ class Budget:
         """Raises InvariantBroken where what a scope uses is not the sum of its leases, or where
         these are not those `held`."""
         ensure(self._leases.keys() == set(held), "the budget counts other leases")
-        for scope in Scope:
-            used_milli = sum(milli for of, milli in self._leases.values() if of is scope)
-            ensure(used_milli == self._used_milli[scope], f"scope {scope} uses another sum")
+        used_milli = [0] * len(Scope)
+        for scope, cpu_milli in self._leases.values():
+            used_milli[scope] += cpu_milli
+        ensure(used_milli == self._used_milli, "a scope uses another sum")

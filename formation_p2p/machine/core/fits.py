@@ -212,7 +212,7 @@ class Ledger:
         self.max_reservations = MAX_RESERVATIONS
         self._capability = capability
         self._claims = claims
-        self._free = idle(capability)
+        self._free = self._idle = idle(capability)
         self._reservations: dict[str, Reservation] = {}
         self._aside: set[str] = set()
 
@@ -293,7 +293,7 @@ class Ledger:
         whole = self._free
         for reservation in self._reservations.values():
             whole = _moved(whole, reservation, +1)
-        ensure(whole == idle(self._capability), "what is free and reserved is not all there is")
+        ensure(whole == self._idle, "what is free and reserved is not all there is")
 
 
 def _moved(free: Capacity, reservation: Reservation, sign: int) -> Capacity:
