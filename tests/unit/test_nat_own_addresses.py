@@ -15,6 +15,7 @@ from formation_p2p.reach.core.own_addresses import (
     MAX_OBSERVERS,
     OwnAddresses,
 )
+from formation_p2p.reach.core.paths import Path, Rate
 from formation_p2p.reach.core.reached import Reached, Way
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
 
@@ -277,3 +278,14 @@ def test_fewer_peers_than_must_agree_have_nobody_dial_a_third_party(
         seen(own, f"{liar}", f"5.{liar % 2}.5.5", f"/{family}/{host}/tcp/{port}", is_exact=is_exact)
         own.found_by_dial_back(f"/{family}/{where}/tcp/{port}")
         assert direct(own) == told(own) == (LAN,)
+
+
+# A rate follows from what came and how long it took.
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "took_us", "bytes_per_s"), [(3_000_000, 1_500_000, 2_000_000), (5, 0, 5_000_000)]
+)
+def test_a_rate_is_in_bytes_a_second(size_bytes: int, took_us: int, bytes_per_s: int) -> None:
+    rate = Rate(PeerId("a peer"), Path.RELAYED, PeerId("a gate"), size_bytes, took_us)
+    assert rate.bytes_per_s == bytes_per_s

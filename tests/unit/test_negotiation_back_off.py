@@ -28,6 +28,7 @@ from formation_p2p.leases.core.back_off import (
     Fault,
     Until,
 )
+from formation_p2p.leases.core.limits import Limits
 from tests.support.stories import ALICE, CAROL, at, contact
 
 ALICE_ID, CAROL_ID = ALICE.peer_id, CAROL.peer_id
@@ -212,3 +213,19 @@ def test_silence_is_as_long_as_the_waits_for_it_until_something_is_heard(back_of
     assert back_off.silence_s(ALICE_ID) == 4
     back_off.found(ALICE_ID, 8)
     assert back_off.silence_s(ALICE_ID) == 0
+
+
+# How often something may happen for each of many keys, in each window.
+
+
+def test_each_key_has_its_own_count_until_the_window_is_over() -> None:
+    limits = Limits(1, window_s=10.0, max_keys=2)
+    assert not limits.is_spent("alice", 0.0)
+    assert limits.admits("alice", 0.0)
+    assert limits.is_spent("alice", 5.0)
+    assert not limits.is_spent("bob", 5.0)
+    assert not limits.admits("alice", 9.9)
+    assert limits.admits("bob", 9.9)
+    assert not limits.admits("carol", 9.9), "two keys are counted, and no third"
+    assert not limits.is_spent("alice", 10.0)
+    assert limits.admits("carol", 10.0)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from formation_p2p.core.errors import InvariantBroken
 from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
 from formation_p2p.dht.core.messages import PutValue
+from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from formation_p2p.drivers.core.effects import ExecutionsEnded, ExecutionStarted
 from formation_p2p.jobs.core.job_events import (
@@ -19,6 +22,9 @@ from formation_p2p.jobs.core.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
+from formation_p2p.leases.core.budget import Budget
+from formation_p2p.leases.core.held_lease import HeldState
+from formation_p2p.leases.core.lease import LeaseState
 from formation_p2p.leases.core.messages import (
     Assignment,
     Cancel,
@@ -45,6 +51,7 @@ from formation_p2p.leases.core.session import (
     Undelivered,
 )
 from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.fits import Ledger
 from formation_p2p.machine.core.python import Python
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.effects import Left, RejectRequest
@@ -57,10 +64,11 @@ from formation_p2p.peer.core.events import (
     Submit,
     Tick,
 )
-from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.peer.core.peer import Peer
 from formation_p2p.trust.core.grants import Right, Rights
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded
+from formation_p2p.workload.core.scope import Scope, ScopeShares
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import LATENCY_S, World
 from tests.support.stories import (
@@ -69,6 +77,7 @@ from tests.support.stories import (
     at_work,
     ends,
     free,
+    identity,
     is_idle,
     job,
     mend,
@@ -78,6 +87,7 @@ from tests.support.stories import (
     peer_of,
     town,
     town_with,
+    worker_of,
     workers_of,
 )
 
@@ -570,3 +580,212 @@ def test_a_worker_announces_itself_again_when_who_held_its_profile_may_have_lost
     world.deliver(alice, Disconnected(gate.identity.peer_id))
     world.elapse(8)
     assert alice.left
+
+
+# A peer finds out itself where two of its parts disagree: each case breaks one invariant.
+
+
+def busy_town() -> World:
+    """Alice runs a task of bob's."""
+    world = town(alice=2)
+    world.nodes["bob"].submit(job())
+    world.elapse(0.5)
+    peer_of(world.nodes["alice"]).validate()
+    peer_of(world.nodes["bob"]).validate()
+    return world
+
+
+def a_lease_has_ended(world: World) -> None:
+    next(iter(worker_of(world.nodes["alice"]).lessor)).state = LeaseState.ENDED
+
+
+def a_lease_has_no_fence(world: World) -> None:
+    next(iter(worker_of(world.nodes["alice"]).lessor)).fence = 0
+
+
+def a_lease_has_another_id(world: World) -> None:
+    next(iter(worker_of(world.nodes["alice"]).lessor)).lease_id = "another"
+
+
+def capacity_is_free_that_is_leased(world: World) -> None:
+    lessor = worker_of(world.nodes["alice"]).lessor
+    lessor.ledger.release(next(iter(lessor)).lease_id)
+
+
+def attempts_run_under_no_lease(world: World) -> None:
+    next(iter(worker_of(world.nodes["alice"]).lessor)).state = LeaseState.ENDING
+
+
+def an_attempt_runs_and_has_ended(world: World) -> None:
+    [run] = worker_of(world.nodes["alice"]).executions.runs.values()
+    run.outbox["job/0#1"] = Ended("job/0#1", Succeeded(b""), 0)
+
+
+def the_outbox_has_another_size(world: World) -> None:
+    [run] = worker_of(world.nodes["alice"]).executions.runs.values()
+    run.outbox_bytes += 1
+
+
+def what_is_not_in_the_outbox_is_sent(world: World) -> None:
+    [run] = worker_of(world.nodes["alice"]).executions.runs.values()
+    run.unsent.add("job/0#7")
+
+
+def a_lease_is_held_that_has_ended(world: World) -> None:
+    [lease] = peer_of(world.nodes["bob"]).lessee.held.values()
+    lease.state = HeldState.ENDED
+
+
+def a_lease_is_held_under_another_name(world: World) -> None:
+    held = peer_of(world.nodes["bob"]).lessee.held
+    [lease] = held.values()
+    held[lease.lessor.peer_id, "another"] = lease
+
+
+def a_lease_is_used_and_not_held(world: World) -> None:
+    peer_of(world.nodes["bob"]).lessee.held.clear()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "who", "problem"),
+    [
+        (a_lease_has_ended, "alice", "has ended, and is kept"),
+        (a_lease_has_no_fence, "alice", "with this fence"),
+        (a_lease_has_another_id, "alice", "another is kept under another id"),
+        (capacity_is_free_that_is_leased, "alice", "the ledger reserves for other leases"),
+        (attempts_run_under_no_lease, "alice", "attempts run under"),
+        (an_attempt_runs_and_has_ended, "alice", "run, and have ended"),
+        (the_outbox_has_another_size, "alice", "has another size"),
+        (what_is_not_in_the_outbox_is_sent, "alice", "sends what is not in its outbox"),
+        (a_lease_is_held_that_has_ended, "bob", "has ended, and is held"),
+        (a_lease_is_held_under_another_name, "bob", "is kept under another name"),
+        (a_lease_is_used_and_not_held, "bob", "are held, or used, but not both"),
+    ],
+)
+def test_what_disagrees_is_named(breaks: Callable[[World], None], who: str, problem: str) -> None:
+    world = busy_town()
+    breaks(world)
+    with pytest.raises(InvariantBroken, match=problem):
+        peer_of(world.nodes[who]).validate()
+
+
+def test_a_peer_of_a_world_validates_itself_after_every_event() -> None:
+    world = busy_town()
+    the_outbox_has_another_size(world)
+    with pytest.raises(InvariantBroken, match="has another size"):
+        world.deliver(world.nodes["alice"], Tick())
+    assert not DEFAULT_PARAMETERS.validate
+    assert replace(DEFAULT_PARAMETERS, validate=True).validate
+
+
+def test_a_ledger_counts_all_that_there_is() -> None:
+    ledger = Ledger(Capability(cpu_milli=2000, memory_bytes=2**30))
+    ledger.reserve("a", NEEDS)
+    ledger.validate(["a"])
+    with pytest.raises(InvariantBroken, match="other leases"):
+        ledger.validate(["b"])
+
+
+def test_a_budget_counts_the_leases_that_there_are() -> None:
+    budget = Budget(ScopeShares(), 2000, lambda grant, peer_id: Scope.COMMONS)
+    budget.opened("a", b"", identity("bob").peer_id, 1000)
+    budget.validate(["a"])
+    with pytest.raises(InvariantBroken, match="other leases"):
+        budget.validate([])
+
+
+# A gate that dies, for good or for a while: who finds back to whom, and how soon.
+
+# A newcomer's job takes a second of these.
+SOON_S = 5.0
+
+
+def die(world: World, gate: SimNode) -> None:
+    """Its peers see their connections break."""
+    world.kill(gate)
+    for node in world.nodes.values():
+        if node is not gate:
+            world.deliver(node, Disconnected(gate.identity.peer_id))
+
+
+def without_gate(**cores: int) -> tuple[World, SimNode]:
+    """A town whose gate has died after a minute, and that gate."""
+    world = town(7, None, **cores)
+    gate = world.nodes["gate"]
+    world.elapse(60)
+    die(world, gate)
+    return world, gate
+
+
+def newcomer_runs(world: World, name: str, within_s: float = SOON_S) -> bool:
+    """Whether one that knows the gate alone has a job done."""
+    newcomer = world.add(name)
+    newcomer.submit(job())
+    world.elapse(within_s)
+    return newcomer.reported[-1:] == [JobEnded(1, 0, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("gone_s", "remembers", "back_s"),
+    [
+        (0.2, False, 0.0),
+        pytest.param(3 * 3600, True, 0.0, marks=pytest.mark.at_length),
+        # One that remembers nobody is dialled again and again.
+        pytest.param(3600, False, DhtParameters().last_retry_s, marks=pytest.mark.at_length),
+    ],
+)
+def test_a_gate_that_comes_back_has_the_workers_records_in_some_seconds(
+    gone_s: float, remembers: bool, back_s: float
+) -> None:
+    world, gate = without_gate(alice=1, carol=1)
+    world.elapse(gone_s)
+    if remembers:
+        gate.remembered = (world.nodes["alice"].contact,)
+    world.restart(gate)
+    if back_s:
+        world.elapse(back_s)
+    assert newcomer_runs(world, "dave")
+
+
+def test_with_the_gate_dead_one_that_remembers_a_worker_runs_jobs() -> None:
+    world, gate = without_gate(alice=1, carol=1)
+    bob = world.nodes["bob"]
+    world.kill(bob)
+    bob.remembered = (world.nodes["alice"].contact, gate.contact)
+    world.restart(bob, Submit(job()))
+    world.elapse(SOON_S)
+    assert bob.reported == [*bob.reported[:-1], JobEnded(1, 0, 0, 0)]
+    stranger = world.add("eve")
+    stranger.submit(job())
+    world.elapse(60)
+    assert len(only(stranger.reported, TaskUnplaceable)) == 1
+
+
+def test_a_worker_that_remembers_others_joins_without_the_gate_and_tells_it_later() -> None:
+    world, gate = without_gate(alice=1)
+    carol = world.add("carol", asleep=True)
+    carol.remembered = (world.nodes["alice"].contact,)
+    world.wake(carol)
+    world.deliver(carol, world.machine())
+    world.elapse(30)
+    world.kill(world.nodes["alice"])
+    world.restart(gate)
+    world.elapse(DhtParameters().last_retry_s)
+    assert newcomer_runs(world, "dave")
+
+
+@pytest.mark.at_length
+def test_workers_that_lost_all_peers_find_each_other_without_the_gate() -> None:
+    """As when a switch restarts while the gate is down."""
+    world, gate = without_gate(alice=1, carol=1)
+    bob = world.nodes["bob"]
+    others = [node for node in world.nodes.values() if node is not gate]
+    for side, node in enumerate(others):
+        node.side = side
+    world.elapse(1200)
+    for node in others:
+        node.side = 0
+    world.elapse(2 * DhtParameters().last_retry_s)
+    bob.submit(job())
+    world.elapse(SOON_S)
+    assert bob.reported[-1:] == [JobEnded(1, 0, 0, 0)]

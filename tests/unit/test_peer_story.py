@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
@@ -29,9 +30,14 @@ from formation_p2p.jobs.core.job_events import (
 )
 from formation_p2p.jobs.core.leasing import SearchEnded
 from formation_p2p.jobs.core.saved import SavedJob
-from formation_p2p.leases.core.messages import Commit
+from formation_p2p.leases.core.messages import Commit, PlacementRequest
+from formation_p2p.leases.core.session import Received
+from formation_p2p.machine.core.capability import idle
+from formation_p2p.peer.core.effects import MemberMet
 from formation_p2p.peer.core.events import Resume
 from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.status import Status
 from formation_p2p.peer.core.story import JobTaken, Story, StoryEntry, StoryParameters, StoryStep
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
@@ -40,7 +46,7 @@ from formation_p2p.workload.core.code_bundle import Code
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Succeeded
 from simulations.simulator.executor import Running
 from simulations.simulator.node import SimNode
-from simulations.simulator.world import World
+from simulations.simulator.world import EPOCH_UNIX_S, World
 from tests.support.stories import (
     NEEDS,
     at,
@@ -307,3 +313,87 @@ def test_the_newest_steps_are_told_in_order_whatever_they_are_of() -> None:
     assert isinstance(every[-1], TaskSucceeded)
     assert {TaskPlaced, SearchEnded} <= {*map(type, every)}
     assert [event for _, event in peer_of(bob).newest_steps(2)] == every[-2:]
+
+
+# What a peer tells of itself while it has work done, and does others'.
+
+# Of the grants of a world.
+UNTIL_UNIX_S = int(EPOCH_UNIX_S) + 10**7
+
+
+def status(node: SimNode) -> Status:
+    return peer_of(node).status(at(node.world.now_s))
+
+
+def test_both_sides_tell_of_the_same_leases_and_of_the_tasks_on_them() -> None:
+    world = town(7, lambda _: (60.0, Succeeded(b"")), alice=2)
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    assert status(bob) == Status((), (), (), None, UNTIL_UNIX_S)
+    assert status(alice).free == idle(world.machine(cpu=2).capability)
+    bob.submit(job(5, priority=3))
+    world.elapse(2)
+    seen, worker = status(bob), status(alice)
+    (shown,) = seen.jobs
+    assert (shown.job_id, shown.priority, shown.tasks) == ("job", 3, 5)
+    assert shown.waiting + shown.in_flight == 5
+    assert shown.in_flight >= 2
+    assert [(lease.worker, lease.suspect) for lease in seen.held] == [
+        (alice.identity.peer_id, False)
+    ] * 2
+    assert {lease.lease_id for lease in worker.granted} == {lease.lease_id for lease in seen.held}
+    assert {lease.owner for lease in worker.granted} == {bob.identity.peer_id}
+    assert sum(lease.in_flight for lease in worker.granted) == shown.in_flight
+    assert all(0 < lease.expires_in_s <= 10 and not lease.ending for lease in worker.granted)
+    assert worker.free is not None
+    assert worker.free.cpu_milli == 0
+
+
+def test_a_job_that_is_over_is_told_no_more() -> None:
+    world, bob = at_work(town(alice=2), job(3), for_s=5)
+    assert status(bob) == Status((), (), (), None, UNTIL_UNIX_S)
+    assert status(world.nodes["alice"]).granted == ()
+
+
+# Who a peer meets: members of its network, as they showed by a grant, and what they go by.
+
+
+def met_by(world: World, name: str) -> dict[str, str]:
+    """Whom a node meets from now on, and what each goes by."""
+    found: dict[str, str] = {}
+
+    def note(met: MemberMet) -> None:
+        found[world.peers[met.peer_id].name] = met.name
+
+    world.nodes[name].met = note
+    return found
+
+
+def test_a_scheduler_and_its_worker_learn_the_names_of_each_other() -> None:
+    world = World(7)
+    world.peer = partial(Peer, name="bobs-box")
+    world.add("gate")
+    world.add("bob")
+    world.add("alice", serve=world.machine(labels=(("host", "kitchen"),)))
+    of_bob, of_alice = met_by(world, "bob"), met_by(world, "alice")
+    world.elapse(5)
+    world.nodes["bob"].submit(job())
+    world.elapse(5)
+    assert of_bob == {"alice": "kitchen"}
+    assert of_alice == {"bob": "bobs-box"}
+
+
+def test_a_stranger_is_never_met() -> None:
+    world = town(alice=1)
+    mallory = world.add("m", stranger=True)
+    of_alice = met_by(world, "alice")
+    request = PlacementRequest(5, NEEDS, peer_of(mallory).network.grant, 0, (), "kitchen")
+    world.deliver(world.nodes["alice"], Received(mallory.contact, request))
+    assert of_alice == {}
+
+
+def test_the_peers_that_store_a_profile_meet_its_author() -> None:
+    world = town()
+    of_gate = met_by(world, "gate")
+    world.add("carol", serve=world.machine())
+    world.elapse(5)
+    assert of_gate == {"carol": ""}

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
-from formation_p2p.core.keyspace import KEY_BITS, Key, key_of
+from formation_p2p.core.keyspace import KEY_BITS, Key, distance, key_of
 from formation_p2p.dht.core.messages import MAX_PROVIDERS
 from formation_p2p.placement.core.policies import NEAREST, Balanced, lot, rendezvous
 from formation_p2p.placement.core.policy import Peers
@@ -272,3 +272,43 @@ def test_whom_the_keys_of_the_dht_name_is_the_same_in_every_release() -> None:
     names = {peer(name): name for name in NAMES}
     ranked = rank_by_xor("build-1", WORKERS)
     assert [names[each.peer_id] for each in ranked] == ["carol", "bob", "dave", "erin", "alice"]
+
+
+# The walk down the sorted keys names the same peer as measuring every distance does.
+
+PEERS = [peer_id_of(bytes([n]) * 32) for n in range(64)]
+keys = st.integers(0, 2**KEY_BITS - 1).map(Key)
+beside_a_peer = st.builds(
+    lambda peer_id, flipped: Key(key_of_peer(peer_id) ^ flipped),
+    st.sampled_from(PEERS),
+    st.integers(0, KEY_BITS).map(lambda bit: (1 << bit) >> 1),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.sampled_from(PEERS), unique=True), keys | beside_a_peer)
+def test_the_nearest_is_the_one_at_the_least_distance(peers: list[PeerId], target: Key) -> None:
+    measured = min(peers, key=lambda peer: distance(key_of_peer(peer), target), default=None)
+    assert Peers(peers).nearest(target) == measured
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.sampled_from(PEERS), unique=True), keys | beside_a_peer, st.integers(1, len(PEERS))
+)
+def test_the_nearest_few_are_those_at_the_least_distances(
+    peers: list[PeerId], target: Key, count: int
+) -> None:
+    measured = sorted(peers, key=lambda peer: distance(key_of_peer(peer), target))
+    assert Peers(peers).nearest_few(target, count) == measured[:count]
+
+
+def test_of_nobody_nobody_is_nearest() -> None:
+    assert Peers(()).nearest(Key(0)) is None
+    assert Peers(()).nearest_few(Key(0), 3) == []
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_policy_that_wants_none_of_them_gets_none(count: int) -> None:
+    """It runs on the thread of its node, which has to come back."""
+    assert Peers(PEERS[:2]).nearest_few(Key(0), count) == []

@@ -29,12 +29,18 @@ from formation_p2p.core.refusals import (
     TooDear,
     Unwanted,
 )
+from formation_p2p.jobs.core.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.leases.core.messages import Commit
 from formation_p2p.machine.core.capability import Capability, Capacity, idle
+from formation_p2p.machine.core.gpu import Gpu
+from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.peer.core.effects import Explained
+from formation_p2p.peer.core.events import Explain, Submit
 from formation_p2p.placement.core.candidate import Candidate, TaskView
 from formation_p2p.placement.core.decision import Decision, decide
 from formation_p2p.placement.core.guarded import home_of, seeks_room, sound
 from formation_p2p.placement.core.names import parse_policy
-from formation_p2p.placement.core.policies import Cheapest
+from formation_p2p.placement.core.policies import Balanced, Cheapest, Packed, Spread, Trusted
 from formation_p2p.placement.core.policy import (
     MAX_TERMS,
     MAX_TEXT,
@@ -47,13 +53,43 @@ from formation_p2p.placement.core.policy import (
     Term,
     scored,
 )
+from formation_p2p.placement.core.round_trips import (
+    FAR_US,
+    FORGET_S,
+    MAX_PEERS,
+    MAX_RTT_US,
+    RoundTrips,
+    nearness,
+    step_ms,
+)
+from formation_p2p.placement.core.scored import PRESETS, Scored
 from formation_p2p.placement.core.task_options import NEAREST, SchedulingKey
-from formation_p2p.records.core.profile import Profile
+from formation_p2p.placement.core.xor import HASHES, Xor
+from formation_p2p.records.core.profile import MAX_GATE_RTT_MS, Profile
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.code_bundle import Code
 from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.mix import Shape
+from formation_p2p.workload.core.outcome import Outcome, Succeeded
 from formation_p2p.workload.core.scope import Scope
-from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at
+from simulations.simulator.executor import Running
+from simulations.simulator.world import World
+from tests.support.stories import (
+    ALICE,
+    BOB,
+    CAROL,
+    DAVE,
+    MALLORY,
+    NEEDS,
+    at,
+    at_work,
+    job,
+    name_of,
+    only,
+    passed,
+    worker_of,
+    workers_of,
+)
 
 TARGET = key_of(b"job/0")
 NOW = at(0)
@@ -722,3 +758,430 @@ def test_the_name_of_a_policy_is_one_line_and_no_book() -> None:
     name = decided(policy=Talkative()).policy
     assert name.startswith("two linestwo lines")
     assert len(name) <= MAX_TEXT
+
+
+# Policies as text: what is written is what is meant, and is read back as it was.
+
+own_weights = st.dictionaries(
+    st.sampled_from(["trust", "capacity", "queue", "rtt", "data", "scope", "hints", "jitter"]),
+    st.floats(0, 1, exclude_min=True),
+    min_size=1,
+)
+single: st.SearchStrategy[PlacementPolicy] = st.one_of(
+    st.sampled_from([Balanced(), Cheapest(), Packed(), Spread(), *PRESETS.values()]),
+    st.builds(Xor, st.sampled_from(["", *HASHES])),
+    st.builds(Trusted, st.integers(0, 1000)),
+    own_weights.map(lambda weights: Scored(**weights)),
+)
+policies = st.recursive(
+    single,
+    lambda inner: (
+        st.builds(Gated, inner, inner)
+        | st.builds(
+            Sum,
+            st.lists(
+                st.tuples(st.just(1.0) | st.floats(1e-12, 1e12), inner), min_size=1, max_size=4
+            ).map(tuple),
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(policies)
+def test_what_a_policy_says_of_itself_is_read_back_as_equal(policy: PlacementPolicy) -> None:
+    assert parse_policy(str(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("xor", Xor()),
+        (" xor ", Xor()),
+        ("xor(default-hasher)", Xor("default-hasher")),
+        ("balanced", Balanced()),
+        ("cheapest", Cheapest()),
+        ("packed", Packed()),
+        ("spread", Spread()),
+        ("scored", PRESETS["newest"]),
+        ("scored(16a)", PRESETS["16a"]),
+        ("scored( trust = 0.5,capacity=0.3 )", Scored(trust=0.5, capacity=0.3)),
+        ("trust >= 0.5", Trusted(500)),
+        ("2*spread", 2 * Spread()),
+        ("xor+spread", Xor() + Spread()),
+        (
+            "trust>=0.3 & 0.7*scored(16c) + 0.3*spread",
+            Trusted() & 0.7 * PRESETS["16c"] + 0.3 * Spread(),
+        ),
+        ("trust>=0.3 & trust>=0.4 & xor", Trusted(300) & Trusted(400) & Xor()),
+        ("0.5*(xor + spread) + balanced", 0.5 * (Xor() + Spread()) + Balanced()),
+        ("((xor))", Xor()),
+        ("scored()", PRESETS["newest"]),
+        ("xor()", Xor()),
+        ("spread( )", Spread()),
+    ],
+)
+def test_it_reads_as_python_does(text: str, policy: PlacementPolicy) -> None:
+    """`*` before `+` before `&`, and `&` from the left."""
+    assert parse_policy(text) == policy
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("fastest", "'fastest' is not a policy; write xor, balanced, "),
+        ("trust", "'trust' is not a gate; write it like trust>=0.3"),
+        ("xor & trust>0.3", "'trust>0.3' is not a gate; write it like trust>=0.3"),
+        ("trust>=1e-1", "trust: '1e-1' is not a number"),
+        ("xor, spread", "', spread' is too much; write & or [+] between two policies"),
+        ("0.5*xor*2", "'[*]2' is too much; .* weights before them, like 0.7[*]xor"),
+        ("", "a policy is missing at the end"),
+        ("xor &", "a policy is missing at the end"),
+        ("0.5*", "a policy is missing at the end"),
+        ("(xor", r"a bracket is open; write &, [+] or \) at the end"),
+        ("(xor spread)", r"a bracket is open; write &, [+] or \) before 'spread\)'"),
+        ("xor spread", "'spread' is too much; write & or [+] between two policies"),
+        ("spread)", r"'\)' is too much"),
+        ("0*xor", "a weight is a number above 0"),
+        ("1e999*xor", "a weight is a number above 0"),
+        ("-1*xor", "'-1[*]xor' is not a policy"),
+        ("trust>=2", "trust is from 0 to 1"),
+        ("trust>=0.3.3", "'0.3.3' is no"),
+        ("xor(md5)", "'md5' is not a hash of names"),
+        ("spread(1)", "spread takes nothing in brackets"),
+        ("scored(,)", "'' is not a weight; write one of 16a, 16c, newest, or weights of trust, "),
+        ("scored(16a, 16c)", "'16a' is not a weight"),
+        ("scored(speed=1)", "'speed=1' is not a weight"),
+        ("scored(trust=much)", "'trust=much' is not a weight"),
+        ("scored(trust=0.5, trust=0.5)", "trust is given twice"),
+        ("scored(trust=2)", "the weight of trust is 2.0; write 0 to 1"),
+        ("scored(trust=0)", "write one at least"),
+        ("x" * 100, "'x*'… is not a policy"),
+        (" " * (MAX_TEXT + 1), "longer than 4096"),
+        (" + ".join(["xor"] * 33), "more than 32 terms"),
+        ("(" * 9 + "xor" + ")" * 9, "more than 8 brackets in each other"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_write(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem) as raised:
+        parse_policy(text)
+    assert raised.value.field == "policy"
+
+
+@given(st.text(alphabet="xor spead(),.&+*>=0123456789", max_size=40))
+def test_any_other_text_is_refused_and_nothing_worse(text: str) -> None:
+    try:
+        policy = parse_policy(text)
+    except InvalidInput:
+        return
+    assert parse_policy(str(policy)) == policy
+
+
+def night() -> PlacementPolicy:
+    raise OSError("no sun today")
+
+
+OWN: dict[str, Any] = {"greenest": Trusted, "night": night, "bare-1": object}
+
+
+def test_a_text_may_name_other_policies_that_are_given() -> None:
+    assert parse_policy("0.5*greenest + trust>=0.4", OWN) == 0.5 * Trusted() + Trusted(400)
+    with pytest.raises(InvalidInput, match="'xor' is not a policy; write greenest, night, bare-1 "):
+        parse_policy("xor", OWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("night", r"night: it failed: OSError\('no sun today'\)"),
+        ("greenest(1, 2)", "greenest takes least_milli in brackets"),
+        ("greenest(much)", "'much' is not a whole number of thousandths"),
+        ("bare-1", "an? object is not a policy; write it as a frozen dataclass below Policy"),
+    ],
+)
+def test_a_policy_of_others_that_cannot_be_made_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        parse_policy(text, OWN)
+
+
+# How far others are, as measured on the connections with them.
+
+ALICES, BOBS = ALICE.peer_id, BOB.peer_id
+
+
+def known(*measured_us: int) -> int | None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    for rtt_us in measured_us:
+        round_trips.measured(ALICES, rtt_us, NOW)
+    return round_trips.rtt_us(ALICES, NOW)
+
+
+def test_a_shorter_round_trip_counts_at_once_and_a_longer_one_bit_by_bit() -> None:
+    assert known() is None
+    assert known(80_000) == 80_000
+    assert known(80_000, 20_000) == 20_000
+    assert known(80_000, 20_000, 100_000) == 30_000  # a queue, perhaps
+    assert 90_000 < (known(20_000, *[100_000] * 20) or 0) < 100_000  # no: another route
+
+
+def test_of_several_peers_the_median_is_told_in_coarse_steps() -> None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    assert round_trips.median_ms([ALICES, BOBS, CAROL.peer_id], NOW) is None
+    round_trips.measured(ALICES, 300, NOW)
+    assert round_trips.median_ms([ALICES, BOBS, CAROL.peer_id], NOW) == 1
+    round_trips.measured(BOBS, 30_000, NOW)
+    assert round_trips.median_ms([ALICES, BOBS], NOW) == 1  # the lower one
+    assert round_trips.median_ms([BOBS], NOW) == 50
+    assert round_trips.median_ms([BOBS], at(FORGET_S + 1)) is None
+
+
+@given(st.integers(1, MAX_RTT_US))
+def test_a_step_is_the_next_of_one_two_five_and_fits_in_a_profile(rtt_us: int) -> None:
+    step = step_ms(rtt_us)
+    assert rtt_us <= step * 1000 <= max(2.5 * rtt_us, 1000)
+    assert str(step).rstrip("0") in {"1", "2", "5"}
+    assert step <= MAX_GATE_RTT_MS
+
+
+def test_what_no_round_trip_can_take_is_brought_within_bounds() -> None:
+    assert known(0) == 1
+    assert known(-5) == 1
+    assert known(10**12) == MAX_RTT_US
+
+
+def test_a_peer_is_no_distance_from_itself() -> None:
+    assert RoundTrips(ALICES).rtt_us(ALICES, NOW) == 0
+
+
+def test_what_was_measured_long_ago_is_not_known_any_more() -> None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    round_trips.measured(ALICES, 20_000, at(0))
+    assert round_trips.rtt_us(ALICES, at(FORGET_S)) == 20_000
+    assert round_trips.rtt_us(ALICES, at(FORGET_S + 1)) is None
+    round_trips.measured(ALICES, 90_000, at(FORGET_S + 1))
+    assert round_trips.rtt_us(ALICES, at(FORGET_S + 1)) == 90_000
+
+
+def test_whoever_was_measured_longest_ago_makes_room() -> None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    round_trips.measured(ALICES, 1000, NOW)
+    round_trips.measured(BOBS, 1000, NOW)
+    round_trips.measured(ALICES, 1000, NOW)
+    for number in range(MAX_PEERS - 1):
+        round_trips.measured(PeerId(f"peer {number}"), 1000, NOW)
+    assert len(round_trips) == MAX_PEERS
+    assert round_trips.rtt_us(BOBS, NOW) is None
+    assert round_trips.rtt_us(ALICES, NOW) == 1000
+
+
+def crowd(round_trips: RoundTrips, count: int, name: str = "stranger") -> None:
+    for number in range(count):
+        round_trips.measured(PeerId(f"{name} {number}"), 1000, NOW)
+
+
+def test_strangers_who_connect_push_out_nobody_that_was_asked_for() -> None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    round_trips.measured(ALICES, 20_000, NOW)
+    assert round_trips.rtt_us(ALICES, NOW) == 20_000
+    crowd(round_trips, 2 * MAX_PEERS)
+    assert round_trips.rtt_us(ALICES, NOW) == 20_000
+    round_trips.measured(ALICES, 10_000, NOW)
+    crowd(round_trips, 2 * MAX_PEERS)
+    assert round_trips.rtt_us(ALICES, NOW) == 10_000
+
+
+def test_of_those_that_were_asked_for_only_so_many_are_kept() -> None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    for name in ("worker", "another"):
+        crowd(round_trips, MAX_PEERS, name)
+        for number in range(MAX_PEERS):
+            assert round_trips.rtt_us(PeerId(f"{name} {number}"), NOW) == 1000
+    assert len(round_trips) == MAX_PEERS
+    assert round_trips.rtt_us(PeerId("worker 0"), NOW) is None
+    crowd(round_trips, MAX_PEERS)
+    assert len(round_trips) == 2 * MAX_PEERS
+
+
+@pytest.mark.parametrize(
+    ("rtt_us", "near"),
+    [(0, 1.0), (10_000, 0.98), (250_000, 0.5), (FAR_US, 0.0), (900_000, 0.0), (None, 0.0)],
+)
+def test_nearness_falls_in_proportion_to_half_a_second(rtt_us: int | None, near: float) -> None:
+    assert nearness(rtt_us) == near
+
+
+@given(st.lists(st.integers(1, MAX_RTT_US), min_size=1, max_size=30))
+def test_what_is_known_is_never_less_than_the_shortest_nor_more_than_the_longest(
+    measured_us: list[int],
+) -> None:
+    rtt_us = known(*measured_us)
+    assert rtt_us is not None
+    assert min(measured_us) <= rtt_us <= max(measured_us)
+    assert rtt_us <= measured_us[-1]
+
+
+# Placement between whole peers: what a job says of policy, hints and scope decides who runs it.
+
+
+def shop(**prices: int) -> World:
+    """Workers of one core each, at these prices; bob has tasks."""
+    world = World(7)
+    world.add("gate")
+    for name, price in prices.items():
+        world.add(name, serve=replace(world.machine(cpu=1), price_micro=price))
+    world.add("bob")
+    world.elapse(3)
+    return world
+
+
+PRICES = {"alice": 300, "carol": 100, "dave": 200}
+
+
+def test_the_cheapest_worker_is_asked_first_whatever_the_distance() -> None:
+    for number in range(5):
+        world = shop(**PRICES)
+        bob = world.nodes["bob"]
+        bob.submit(job(1, job_id=f"job{number}", policy="cheapest"))
+        world.elapse(5)
+        assert workers_of(bob) == ["carol"]
+
+
+def test_a_hint_comes_before_the_policy_and_is_soft() -> None:
+    world, bob = at_work(shop(**PRICES))
+    hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,))
+    bob.submit(job(1, job_id="one", policy="cheapest", hints=hints))
+    world.elapse(5)
+    assert workers_of(bob) == ["alice"]
+    bob.submit(job(3, job_id="three", policy="cheapest", hints=hints))
+    world.elapse(5)
+    assert len(only(bob.reported, TaskSucceeded)) == 4
+
+
+def test_where_nobody_has_the_data_that_is_required_the_person_is_told() -> None:
+    world, bob = at_work(shop(**PRICES))
+    blob = Blob(Cid(RAW, digest_of(b"nobody has it")), 100)
+    bob.submit(job(1, hints=Hints(near=(blob,), required=frozenset({"near"}))))
+    world.elapse(10)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
+    assert len(unplaceable.reasons) == 3
+    assert all(isinstance(why, Unwanted) for _, why in unplaceable.reasons)
+
+
+def test_jobs_of_different_policies_share_no_lease() -> None:
+    world, bob = at_work(shop(alice=100))
+    bob.submit(job(2, job_id="near", policy="xor"))
+    bob.submit(job(2, job_id="cheap", policy="cheapest"))
+    world.elapse(10)
+    assert len(only(bob.reported, TaskSucceeded)) == 4
+    assert sum(isinstance(each, Commit) for each in passed(world, "bob", "alice")) == 2
+
+
+@dataclass(frozen=True, slots=True)
+class Dearest(Policy):
+    """Nobody would want it, and it has no name."""
+
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        most = max((each.profile.price_micro for each in candidates), default=1)
+        return [Score(each.profile.price_micro / most) for each in candidates]
+
+
+class Breaks(Dearest):
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        raise LookupError("no such column")
+
+
+def test_a_policy_that_fails_costs_its_own_job_and_nothing_else() -> None:
+    world, bob = at_work(shop(**PRICES))
+    world.deliver(bob, Submit(job(1, job_id="bad", policy=Breaks())))
+    bob.submit(job(1, job_id="good"))
+    world.elapse(30)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
+    why = Unwanted("policy", "it failed: LookupError('no such column')")
+    assert {name_of(world, worker): reason for worker, reason in unplaceable.reasons} == {
+        "alice": why,
+        "carol": why,
+        "dave": why,
+    }
+    assert [each.task_id for each in only(bob.reported, TaskSucceeded)] == ["good/0"]
+
+
+@dataclass(frozen=True, slots=True)
+class BreaksLater(Dearest):
+    """Works until there is a queue at somebody's: when it is asked a second time."""
+
+    seen: list[int]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        self.seen.append(len(candidates))
+        if len(self.seen) > 1:
+            raise LookupError("gone")
+        return Dearest.scores(self, task, candidates)
+
+
+def test_a_policy_that_fails_later_has_its_tasks_end_with_the_reason() -> None:
+    world, bob = at_work(shop(**PRICES))
+    world.deliver(bob, Submit(job(1, policy=BreaksLater([]))))
+    world.elapse(60)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
+    assert {why for _, why in unplaceable.reasons} == {
+        Unwanted("policy", "it failed: LookupError('gone')")
+    }
+
+
+def test_explain_shows_the_terms_of_the_policy_and_who_has_answered_what() -> None:
+    world, bob = at_work(shop(**PRICES))
+    terms = SchedulingKey(NEEDS, max_price_micro=250)
+    world.deliver(bob, Explain(1, terms, "a task"))
+    world.elapse(5)
+    (explained,) = (each for each in bob.explained if isinstance(each, Explained))
+    assert [name_of(world, worker) for worker, _ in explained.decision.rejected] == ["alice"]
+    assert len(explained.decision.ranked) == 2
+    assert all(each.profile.price_micro <= 250 for each in explained.decision.ranked)
+
+
+# -- GPUs -----------------------------------------------------------------------------------
+
+
+def lasting(running: Running) -> tuple[float, Outcome]:
+    return 60.0, Succeeded(b"")
+
+
+def half() -> Requirements:
+    return replace(NEEDS, gpu_count=1, gpu_share_milli=500)
+
+
+def test_packed_fills_what_is_begun_and_says_so_in_what_it_announces() -> None:
+    """alice and carol have two GPUs each: four halves leave one of them untouched."""
+    world = World(7, run=lasting)
+    world.add("gate")
+    gpus = tuple(Gpu(f"G{n}", "nvidia", "a100", 40 * 10**9) for n in range(2))
+    for name in ("alice", "carol"):
+        serve = world.machine(cpu=8)
+        able = replace(serve.capability, gpus=gpus)
+        world.add(name, serve=replace(serve, capability=able))
+    world.add("bob")
+    world.elapse(3)
+    bob = world.nodes["bob"]
+    for number in range(4):
+        bob.submit(job(1, job_id=f"half{number}", needs=half(), policy="packed"))
+        world.elapse(6)
+    first, second, *_ = workers_of(bob)
+    assert first == second
+    taken = {
+        name: sorted(
+            gpu.share_milli for gpu in worker_of(world.nodes[name]).lessor.ledger.free.gpus
+        )
+        for name in ("alice", "carol")
+    }
+    assert sorted(taken.values()) == [[0, 0], [1000, 1000]]
+    world.deliver(bob, Explain(1, SchedulingKey(half()), "a task"))
+    world.elapse(5)
+    (explained,) = (each for each in bob.explained if isinstance(each, Explained))
+    announced = {
+        name_of(world, each.profile.peer_id): each.profile.mix for each in explained.decision.ranked
+    }
+    [most_seen, *_] = announced[first].shapes
+    assert most_seen[0] == Shape.of(half())

@@ -1,22 +1,45 @@
 """What a task needs: as a noun, as a text, as a mapping."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.units import GIB, KIB, MAX_BYTES, MAX_MILLI, MIB, TIB, format_milli
 from formation_p2p.machine.core.bounds import MAX_GPUS, MAX_LABELS
-from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI, format_compute_capability
+from formation_p2p.machine.core.capability import Capability
+from formation_p2p.machine.core.fits import fits
+from formation_p2p.machine.core.gpu import (
+    MAX_COMPUTE_CAPABILITY,
+    WHOLE_GPU_MILLI,
+    Gpu,
+    format_compute_capability,
+    normalise_model,
+    parse_compute_capability,
+)
+from formation_p2p.machine.core.python import MAX_PYTHONS, Python
 from formation_p2p.machine.core.requirements import (
     MAX_MODELS_ASKED,
     MAX_TEXT,
     Requirements,
+    driven_by,
     parse_requirements,
     requirements_from_mapping,
+)
+from formation_p2p.records.core.buckets import buckets_of, widening
+from formation_p2p.records.core.codec import Malformed
+from formation_p2p.records.core.resources import (
+    pack_capability,
+    pack_requirements,
+    unpack_capability,
+    unpack_requirements,
 )
 
 _names = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,31}", fullmatch=True)
@@ -336,3 +359,234 @@ def test_what_is_easily_mistaken_is_refused_and_the_error_says_what_to_write(
 def test_a_small_number_of_bytes_can_be_meant() -> None:
     assert parse_requirements("memory=24B").memory_bytes == 24
     assert requirements_from_mapping({"memory": 24}).memory_bytes == 24
+
+
+# GPUs: one name for a model, a number for a compute capability.
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("8.0", 80),
+        ("8.6", 86),
+        ("10.0", 100),
+        ("9", 90),
+        (" sm_100 ", 100),
+        ("SM_86", 86),
+        ("compute_75", 75),
+        ("12.1", 121),
+    ],
+)
+def test_compute_capabilities_are_numbers(text: str, number: int) -> None:
+    assert parse_compute_capability(text) == number
+
+
+@pytest.mark.parametrize(("has", "needs"), [("sm_100", "sm_80"), ("sm_120", "sm_90")])
+def test_sm_100_is_more_than_sm_80(has: str, needs: str) -> None:
+    """As texts it would be less."""
+    assert has < needs
+    assert parse_compute_capability(has) > parse_compute_capability(needs)
+    assert parse_compute_capability("sm_90") < parse_compute_capability("sm_100")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "80", "sm_9", "sm_90a", "8.65", "-8", "nan", "gfx942", "\u0668.0", "sm_" + "9" * 99],
+)
+def test_what_is_no_compute_capability_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write it like 8\.6"):
+        parse_compute_capability(text)
+
+
+@given(st.integers(0, MAX_COMPUTE_CAPABILITY))
+def test_compute_capabilities_survive_being_written_and_read(number: int) -> None:
+    assert parse_compute_capability(format_compute_capability(number)) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100"),
+        ("NVIDIA H100 NVL", "h100"),
+        ("H100", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA GH200 144G HBM3e", "gh200"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100 80GB PCIe", "a100"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("Tesla V100S-PCIE-32GB", "v100s"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+        ("RTX_4090", "rtx-4090"),
+        ("rtx-3080ti", "rtx-3080-ti"),
+        ("NVIDIA GeForce RTX 3080 Ti", "rtx-3080-ti"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx-4090-laptop"),
+        ("NVIDIA GeForce RTX 2080 with Max-Q Design", "rtx-2080-max-q"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("Quadro RTX 6000", "rtx-6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("AMD Instinct MI300X OAM", "mi300x"),
+        ("AMD Radeon RX 7900 XTX", "rx-7900-xtx"),
+        ("NVIDIA", "nvidia"),
+    ],
+)
+def test_a_model_has_one_name_however_it_is_mounted_or_sold(name: str, model: str) -> None:
+    assert normalise_model(name) == model
+
+
+@given(st.text(max_size=100) | st.from_regex(r"\A(rtx|gtx|rx|[a-z_ ])?a?\d{0,5}(ti|super|gb)*\Z"))
+def test_a_normalised_name_stays_as_it_is(name: str) -> None:
+    try:
+        model = normalise_model(name)
+    except ValueError:
+        return
+    assert normalise_model(model) == model
+    assert normalise_model(f"  {model.upper()} ".strip()) == model
+
+
+@pytest.mark.parametrize("name", ["", " - ", "ééé", "x" * 97, "rtx1" * 20 + " " + "rtx1" * 30])
+def test_a_name_without_letters_or_end_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"write it like|longer"):
+        normalise_model(name)
+
+
+def test_a_name_that_grows_past_its_bound_is_refused() -> None:
+    """Taken apart it has a hyphen more, and could not be read back."""
+    with pytest.raises(ValueError, match="write it like"):
+        normalise_model("rtx" + "4" * 93)
+
+
+def test_a_gpu_carries_the_one_name() -> None:
+    assert Gpu("GPU-1", "nvidia", "NVIDIA H100 PCIe", 1, 90).model == "h100"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "field"),
+    [
+        (("", "nvidia", "h100", 1, 90), "gpu.id"),
+        (("a\nb", "nvidia", "h100", 1, 90), "gpu.id"),
+        ((7, "nvidia", "h100", 1, 90), "gpu.id"),
+        (("x" * 65, "nvidia", "h100", 1, 90), "gpu.id"),
+        (("G", "NVIDIA", "h100", 1, 90), "gpu.vendor"),
+        (("G", None, "h100", 1, 90), "gpu.vendor"),
+        (("G", "nvidia", "", 1, 90), "gpu.model"),
+        (("G", "nvidia", 100, 1, 90), "gpu.model"),
+        (("G", "nvidia", "h100", -1, 90), "gpu.memory"),
+        (("G", "nvidia", "h100", 1.0, 90), "gpu.memory"),
+        (("G", "nvidia", "h100", 1, 500), "gpu.cc"),
+        (("G", "nvidia", "h100", 1, True), "gpu.cc"),
+    ],
+)
+def test_a_gpu_that_cannot_be_is_refused_by_field(gpu: tuple[object, ...], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Gpu(*gpu)  # type: ignore[arg-type]
+    assert refused.value.field == field
+
+
+# The Python that a call needs, and those that a machine offers.
+
+LINUX = "linux-x86_64-gnu"
+PY311 = Python("cpython-3.11", LINUX, 3)
+PY313 = Python("cpython-3.13", LINUX, 3)
+MACHINE = Capability(cpu_milli=4000, memory_bytes=8 << 30, pythons=(PY313, PY311))
+
+
+@pytest.mark.parametrize(
+    ("python", "cloudpickle", "refusal"),
+    [
+        ("", 0, None),
+        ("any", 3, None),
+        ("cpython-3.11", 3, None),
+        ("cpython-3.13", 0, None),
+        ("cpython-3.12", 3, Infeasible("python", "cpython-3.12", "cpython-3.11,cpython-3.13")),
+        ("pypy-3.11", 3, Infeasible("python", "pypy-3.11", "cpython-3.11,cpython-3.13")),
+        ("cpython-3.11", 4, Infeasible("cloudpickle", 4, "3")),
+        ("any", 2, Infeasible("cloudpickle", 2, "3")),
+    ],
+)
+def test_a_call_fits_where_its_versions_are_offered(
+    python: str, cloudpickle: int, refusal: Infeasible | None
+) -> None:
+    needs = Requirements(python=python, cloudpickle=cloudpickle)
+    assert fits(needs, MACHINE, {}, ()) == refusal
+
+
+def test_a_machine_without_a_python_runs_no_call() -> None:
+    bare = replace(MACHINE, pythons=())
+    asked = Requirements(python="cpython-3.11")
+    assert fits(asked, bare, {}, ()) == Infeasible("python", "cpython-3.11", "none")
+    written = Requirements(python="any", cloudpickle=3)
+    assert fits(written, bare, {}, ()) == Infeasible("cloudpickle", 3, "none")
+
+
+def test_every_version_is_a_bucket() -> None:
+    assert {"python/cpython-3.11", "python/cpython-3.13"} <= set(buckets_of(MACHINE, {}, ()))
+    asked = widening(Requirements(python="cpython-3.11", driver="python"))
+    assert asked == ("python/cpython-3.11", "driver/python", "any")
+    assert "python/any" not in widening(Requirements(python="any"))
+
+
+def test_versions_travel() -> None:
+    assert unpack_capability(pack_capability(MACHINE)) == MACHINE
+    needs = Requirements(python="cpython-3.11", cloudpickle=3, driver="python")
+    assert unpack_requirements(pack_requirements(needs)) == needs
+
+
+@pytest.mark.parametrize(
+    "python", [7, ["cpython-3.11"], ["3.11", LINUX, 3], ["cpython-3.11", "", 3]]
+)
+def test_what_is_not_a_python_is_malformed(python: Any) -> None:
+    packed = pack_capability(MACHINE)
+    with pytest.raises(Malformed):
+        unpack_capability([*packed[:-1], [python]])
+
+
+@pytest.mark.parametrize(
+    ("text", "python"), [("3.12", "cpython-3.12"), ("pypy-3.11", "pypy-3.11"), ("any", "any")]
+)
+def test_a_version_is_asked_for_in_requirements(text: str, python: str) -> None:
+    assert parse_requirements(f"python={text}").python == python
+
+
+@pytest.mark.parametrize("text", ["3", "three", "3.11.7", "cpython", ""])
+def test_what_is_not_a_version_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"python: .* write one such as 3\.12 or pypy-3\.11"):
+        parse_requirements(f"python={text}")
+
+
+@pytest.mark.parametrize("python", [7, "3.11", "Any"])
+def test_requirements_name_a_python_in_full(python: Any) -> None:
+    with pytest.raises(InvalidInput, match="python: "):
+        Requirements(python=python)
+
+
+def test_a_machine_names_a_python_in_full() -> None:
+    with pytest.raises(InvalidInput, match=r"python: .* is not a name such as cpython-3\.11"):
+        Python("3.11", LINUX, 3)
+
+
+@pytest.mark.parametrize(
+    "pythons",
+    [
+        [PY311],
+        ("3.11",),
+        (PY311, replace(PY311, cloudpickle=2)),
+        tuple(Python(f"cpython-3.{n}", LINUX, 3) for n in range(MAX_PYTHONS + 1)),
+    ],
+    ids=["a list", "texts", "one twice", "too many"],
+)
+def test_a_machine_offers_a_few_pythons_each_once(pythons: Any) -> None:
+    with pytest.raises(InvalidInput, match="python: "):
+        replace(MACHINE, pythons=pythons)
+
+
+def test_a_call_asks_for_the_python_that_wrote_it_unless_it_says_otherwise() -> None:
+    written = driven_by(Requirements(), "python", "cpython-3.11", 3)
+    assert (written.driver, written.python, written.cloudpickle) == ("python", "cpython-3.11", 3)
+    any_of_them = driven_by(Requirements(python="any"), "python", "cpython-3.11", 3)
+    assert any_of_them.python == "any"
+    assert driven_by(Requirements(), "process").python == ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.features.services.core.balancer import BALANCER_DEFAULTS, Balancer, Replica
+from formation_p2p.features.services.core.resend import IDEMPOTENT, may_send_again
+from formation_p2p.features.services.core.routes import Freshness, Route
+from formation_p2p.features.services.core.turns import Turns
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(20)]
 A, B, C, D = PEERS[:4]
@@ -258,3 +262,140 @@ def test_load_is_shared_and_follows_speed(slow: int) -> None:
         assert served[D] > max(served[each] for each in (A, B, C))
     else:
         assert min(served.values()) > 0.8 * max(served.values())
+
+
+# How long what was read of a service counts.
+
+
+def test_it_is_used_then_read_again_beside_and_then_forgotten() -> None:
+    route: Route[str] = Route()
+    assert route.freshness(0.0) is Freshness.NOTHING
+    assert route.found(0.0) is None
+    assert route.may_read_at_s() < 0
+    route.read("here", 10.0)
+    assert (route.found(10.0), route.freshness(10.2)) == ("here", Freshness.FRESH)
+    assert route.freshness(14.9) is Freshness.FRESH
+    assert route.freshness(15.0) is Freshness.OLD
+    assert route.found(69.9) == "here"
+    assert (route.found(70.0), route.freshness(70.0)) == (None, Freshness.NOTHING)
+
+
+def test_a_read_that_fails_leaves_what_there_was() -> None:
+    route: Route[str] = Route()
+    route.read("here", 0.0)
+    route.read(None, 20.0)
+    assert (route.found(20.1), route.freshness(20.1)) == ("here", Freshness.FRESH)
+    assert route.freshness(20.6) is Freshness.OLD
+    assert route.found(60.0) is None
+    assert route.may_read_at_s() == 20.5
+
+
+def test_after_a_failure_it_is_read_first_and_not_at_once_again() -> None:
+    route: Route[str] = Route()
+    route.read("here", 0.0)
+    route.failed()
+    assert route.freshness(0.4) is Freshness.FRESH
+    assert route.freshness(0.6) is Freshness.SPENT
+    assert route.found(0.6) == "here"  # should the next read fail
+    route.read("there", 0.7)
+    assert route.freshness(1.3) is Freshness.FRESH
+
+
+def test_a_post_is_sent_again_only_where_it_never_ran() -> None:
+    assert "POST" not in IDEMPOTENT
+    assert may_send_again(never_ran=True, idempotent=False, answer_began=False)
+    assert may_send_again(never_ran=False, idempotent=True, answer_began=False)
+    assert not may_send_again(never_ran=False, idempotent=False, answer_began=False)
+    assert not may_send_again(never_ran=True, idempotent=True, answer_began=True)
+
+
+# Whose request is the next.
+
+
+def order(turns: Turns[str]) -> list[str]:
+    """All that wait, as they are taken."""
+    taken = []
+    while (request := turns.first()) is not None:
+        turns.take(request)
+        taken.append(request)
+    return taken
+
+
+def test_one_caller_is_served_in_the_order_in_which_it_came() -> None:
+    turns: Turns[str] = Turns()
+    assert turns.first() is None
+    for request in ("a1", "a2", "a3"):
+        assert turns.join("a", request) is None
+    assert len(turns) == 3
+    assert order(turns) == ["a1", "a2", "a3"]
+    assert len(turns) == 0
+
+
+def test_callers_take_turns_however_many_requests_each_has() -> None:
+    turns: Turns[str] = Turns()
+    for request in ("a1", "a2", "a3", "a4", "b1", "c1", "b2"):
+        turns.join(request[0], request)
+    assert order(turns) == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+
+
+def test_one_whose_replica_was_full_is_the_first_again() -> None:
+    turns: Turns[str] = Turns()
+    for request in ("a1", "a2", "b1"):
+        turns.join(request[0], request)
+    turns.take("a1")
+    turns.put_back("a", "a1")
+    assert order(turns) == ["a1", "b1", "a2"]
+    turns.put_back("c", "c1")  # also where its caller has nothing else in line
+    assert "c1" in turns
+    assert turns.first() == "c1"
+
+
+def test_who_leaves_is_out_of_line() -> None:
+    turns: Turns[str] = Turns()
+    for request in ("a1", "a2", "b1"):
+        turns.join(request[0], request)
+    turns.leave("a1")
+    turns.leave("b1")
+    turns.leave("b1")
+    assert "b1" not in turns
+    assert order(turns) == ["a2"]
+
+
+def test_where_all_places_are_taken_the_greediest_caller_is_refused() -> None:
+    turns: Turns[str] = Turns(most=3)
+    for request in ("a1", "a2", "a3"):
+        assert turns.join("a", request) is None
+    assert turns.join("a", "a4") == "a4"
+    assert turns.join("b", "b1") == "a3"
+    assert turns.join("c", "c1") == "a2"
+    assert order(turns) == ["a1", "b1", "c1"]
+
+
+def test_of_callers_with_as_many_requests_the_one_that_comes_last_is_refused() -> None:
+    turns: Turns[str] = Turns(most=3)
+    for request in ("a1", "b1", "c1"):
+        assert turns.join(request[0], request) is None
+    assert turns.join("d", "d1") == "d1"
+    assert turns.join("b", "b2") == "b2"
+    assert order(turns) == ["a1", "b1", "c1"]
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=40), st.integers(1, 20))
+def test_between_two_turns_of_a_caller_each_other_that_waits_has_one(
+    callers: list[str], most: int
+) -> None:
+    turns: Turns[tuple[str, int]] = Turns(most)
+    for number, caller in enumerate(callers):
+        turns.join(caller, (caller, number))
+        assert len(turns) <= most
+    left: deque[tuple[str, int]] = deque()
+    while (request := turns.first()) is not None:
+        turns.take(request)
+        left.append(request)
+    for caller in set(callers):
+        own = [n for n, each in enumerate(left) if each[0] == caller]
+        assert [left[n][1] for n in own] == sorted(left[n][1] for n in own)
+        for before, after in pairwise(own):
+            between = [each[0] for each in list(left)[before + 1 : after]]
+            waiting = {each[0] for each in list(left)[after:]} - {caller}
+            assert waiting <= set(between)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.dht.core.messages import PutValue
-from formation_p2p.features.services.core.claim import Claim, ClaimState, seal_claim, wins
+from formation_p2p.features.services.core.claim import (
+    MEMBERS_SLOT,
+    Claim,
+    ClaimState,
+    seal_claim,
+    wins,
+)
 from formation_p2p.features.services.core.events import (
     DrainReplica,
+    MembersServe,
     ReadServices,
     ReplicaReported,
     ReplicaState,
     ServeServices,
     ServicesRead,
     ServiceStep,
+    StartReplica,
     StopServing,
 )
 from formation_p2p.features.services.core.replica import Replica
@@ -27,6 +37,7 @@ from formation_p2p.features.services.core.scaling import DOWN_S, UP_S, Load, Sca
 from formation_p2p.features.services.core.shelf import claims_name
 from formation_p2p.features.services.core.spec import Replicas, ServiceSpec, WorkerType, labels_of
 from formation_p2p.features.services.core.view import view_of
+from formation_p2p.machine.core.requirements import parse_requirements
 from formation_p2p.peer.core.edge_link import EVERY_S, EdgeLink, step_down
 from formation_p2p.peer.core.events import AddressesChanged, Measured, RateMeasured, Renewed
 from formation_p2p.peer.core.peer import Peer
@@ -36,6 +47,7 @@ from formation_p2p.trust.core.grants import Right, Rights, issue
 from formation_p2p.trust.core.network import Network
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S, World
+from tests.support.resources_world import a100
 from tests.support.services_world import CPU, ECHO, Hamlet, claim_of, person, wanting
 from tests.support.stories import BOB, at
 
@@ -542,3 +554,131 @@ def test_one_that_may_not_work_begins_to_be_found_once_it_may() -> None:
     grant_to(hamlet, lender, Right.SUBMIT, Right.WORK)
     hamlet.world.elapse(400)
     assert guards(replica, lender)
+
+
+# A replica that needs GPUs has some to itself, by name, also beside an older one.
+
+
+def with_gpus(count: int) -> tuple[Hamlet, dict[tuple[str, int], tuple[str, ...]]]:
+    """A worker with so many GPUs, and which of them each replica gets, by service and version."""
+    hamlet = Hamlet(0)
+    given: dict[tuple[str, int], tuple[str, ...]] = {}
+
+    def witness(node: SimNode, event: object, effects: Iterable[Effect]) -> None:
+        for each in effects:
+            if isinstance(each, StartReplica):
+                given[each.signed.spec.name, each.signed.spec.version] = each.device_ids
+
+    machine = hamlet.world.machine(cpu=8)
+    gpus = tuple(a100(f"GPU-{number}") for number in range(count))
+    serve = replace(machine, capability=replace(machine.capability, gpus=gpus))
+    node = hamlet.world.add("gpus", serve=serve)
+    hamlet.world.deliver(node, ServeServices(frozenset({WorkerType.GPU})))
+    hamlet.workers.append(node)
+    hamlet.world.elapse(5)
+    hamlet.world.witness = witness
+    return hamlet, given
+
+
+def test_each_replica_has_its_own_gpus_and_the_newer_version_others() -> None:
+    hamlet, given = with_gpus(3)
+    needs = parse_requirements("gpu=1")
+    for name in ("one", "two"):
+        hamlet.publish(wanting(1, name=name, tier=1, needs=needs))
+    hamlet.world.elapse(60)
+    assert sorted((given["one", 1], given["two", 1])) == [("GPU-0",), ("GPU-1",)]
+    hamlet.publish(wanting(1, name="one", version=2, tier=1, needs=needs))
+    hamlet.world.elapse(60)
+    assert given["one", 2] == ("GPU-2",)
+    hamlet.publish(wanting(1, name="two", version=2, tier=1, needs=needs))
+    hamlet.world.elapse(60)
+    assert given["two", 2] == given["one", 1]  # which that has given back
+
+
+def test_what_needs_more_gpus_than_are_left_is_not_started() -> None:
+    hamlet, given = with_gpus(2)
+    hamlet.publish(wanting(1, name="one", tier=1, needs=parse_requirements("gpu=1")))
+    hamlet.world.elapse(60)
+    hamlet.publish(wanting(1, name="two", tier=1, needs=parse_requirements("gpu=2")))
+    hamlet.publish(wanting(1, name="none", tier=1))
+    hamlet.world.elapse(90)
+    assert given == {("one", 1): ("GPU-0",), ("none", 1): ()}
+
+
+# Workers that speak HTTP only, as the network knows them: by the claims of their gateway.
+
+
+def read(hamlet: Hamlet, node: SimNode) -> ServicesRead:
+    node.services_read.clear()
+    hamlet.world.deliver(node, ReadServices(1))
+    hamlet.world.elapse(5)
+    [told] = (each for each in node.services_read if isinstance(each, ServicesRead))
+    return told
+
+
+def behind(told: ServicesRead) -> list[Claim]:
+    return [each.claim for each in told.claims if each.claim.members]
+
+
+def with_members(workers: int, members: int) -> tuple[Hamlet, SimNode]:
+    """A hamlet with the echo service, and the gateway that has members of it."""
+    hamlet = Hamlet(workers).given(wanting(1), for_s=60)
+    hamlet.world.deliver(hamlet.gate, MembersServe("echo", members, 3))
+    hamlet.world.elapse(5)
+    return hamlet, hamlet.gate
+
+
+def test_others_see_the_members_of_a_gateway_beside_the_replicas() -> None:
+    hamlet, gate = with_members(3, 2)
+    told = read(hamlet, hamlet.workers[0])
+    [claim] = behind(told)
+    assert (claim.peer_id, claim.slot, claim.members) == (gate.identity.peer_id, MEMBERS_SLOT, 2)
+    assert (claim.outstanding, claim.capacity) == (3, 2 * 16)
+    [gap] = view_of(told).gaps
+    assert gap.current_workers == 3
+    hamlet.world.deliver(gate, MembersServe("echo", 2, 5))
+    hamlet.world.elapse(200)
+    assert [each.outstanding for each in behind(read(hamlet, hamlet.workers[0]))] == [5]
+    # They fill no slot, and none is freed for them.
+    assert len(hamlet.having("echo")) == 1
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 1
+
+
+def test_when_they_are_gone_so_is_the_claim() -> None:
+    hamlet, gate = with_members(2, 2)
+    hamlet.world.deliver(gate, MembersServe("echo", 1))
+    hamlet.world.elapse(3)
+    assert [claim.members for claim in behind(read(hamlet, hamlet.workers[0]))] == [1]
+    hamlet.world.deliver(gate, MembersServe("echo", 0))
+    hamlet.world.elapse(3)
+    assert behind(read(hamlet, hamlet.workers[0])) == []
+    hamlet.world.deliver(gate, MembersServe("echo", 0))
+    hamlet.world.elapse(60)
+    assert behind(read(hamlet, hamlet.workers[0])) == []
+
+
+def test_when_the_gateway_is_gone_so_is_the_claim() -> None:
+    hamlet, gate = with_members(2, 1)
+    assert behind(read(hamlet, hamlet.workers[0]))
+    hamlet.world.kill(gate)
+    hamlet.world.elapse(65)
+    assert behind(read(hamlet, hamlet.workers[0])) == []
+
+
+def test_a_node_with_a_replica_of_its_own_claims_that_alone() -> None:
+    hamlet, _ = with_members(2, 1)
+    [node] = hamlet.having("echo")
+    hamlet.world.deliver(node, MembersServe("echo", 4))
+    hamlet.world.elapse(40)
+    claims = behind(read(hamlet, hamlet.workers[0]))
+    assert [claim.peer_id for claim in claims] == [hamlet.gate.identity.peer_id]
+
+
+def test_members_of_what_is_no_service_are_not_claimed() -> None:
+    hamlet, gate = with_members(1, 1)
+    for number in range(300):
+        hamlet.world.deliver(gate, MembersServe(f"none-{number}", 1))
+    hamlet.world.elapse(5)
+    assert [claim.service for claim in behind(read(hamlet, hamlet.workers[0]))] == ["echo"]
+    with pytest.raises(InvalidInput):
+        MembersServe("echo", -1)

@@ -1,36 +1,46 @@
 """The simulated world: the same seed tells the same story, and what is done to people happens."""
 
+from __future__ import annotations
+
 import os
 import random
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core import messages as kad
-from formation_p2p.drivers.core.effects import Continue, Execute, Kill, Pause, Work
+from formation_p2p.drivers.core.effects import (
+    Continue,
+    Execute,
+    ExecutionsEnded,
+    ExecutionStarted,
+    Kill,
+    Pause,
+    Work,
+)
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
-from formation_p2p.leases.core.messages import Dispatch, PlacementRequest
-from formation_p2p.leases.core.session import Fenced
+from formation_p2p.leases.core.messages import Dispatch, PlacementRequest, Release
+from formation_p2p.leases.core.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.peer.core.events import PeerEvent, Resume
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.records.core.addresses import address_bytes
-from formation_p2p.workload.core.outcome import FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.work import Task
 from simulations.simulator import world as world_module
 from simulations.simulator.connections import Connections
 from simulations.simulator.disk import Disk
-from simulations.simulator.executor import Running
+from simulations.simulator.executor import Executor, Running
 from simulations.simulator.node import TRUE, Clock, SimNode
-from simulations.simulator.streams import Streams
+from simulations.simulator.streams import DEAD_S, OPEN_S, UNSURE_S, Streams
 from simulations.simulator.world import LATENCY_S, World
 
 ROOT = Path(__file__).parents[2]
@@ -426,3 +436,385 @@ def test_time_does_not_go_back_for_what_arrives_after_its_deadline() -> None:
     world.elapse(60)
     assert times == sorted(times)
     assert bob.explained
+
+
+# The simulated worker's shell: attempts of one lease run in order, and each ends once.
+
+LEASE = "a lease"
+
+
+class Shell:
+    """An executor alone. A payload says for how many seconds its attempt runs."""
+
+    def __init__(self) -> None:
+        self.world = World(1, self.run)
+        self.reported: list[tuple[float, PeerEvent]] = []
+        self.executor = Executor(
+            self.world, lambda event: self.reported.append((round(self.world.now_s, 6), event))
+        )
+
+    def run(self, running: Running) -> tuple[float, Outcome]:
+        assert running.key in self.executor.running
+        return float(running.work.payload), Succeeded(running.work.shared)
+
+    def execute(
+        self, *seconds: str, lease_id: str = LEASE, timeout_s: float | None = None, first: int = 1
+    ) -> None:
+        work = tuple(
+            Work(f"t#{number}", b"shared", each.encode(), timeout_s)
+            for number, each in enumerate(seconds, first)
+        )
+        needs = Requirements(memory_bytes=64, driver="process")
+        execute = Execute(lease_id, needs, ("gpu",), work, PeerId("owner"), cause="test")
+        self.executor.execute(execute)
+
+    def ended(self) -> list[tuple[float, tuple[str, ...]]]:
+        return [
+            (at_s, tuple(each.attempt_id for each in event.ended))
+            for at_s, event in self.reported
+            if isinstance(event, ExecutionsEnded)
+        ]
+
+    def started(self) -> list[tuple[float, str]]:
+        return [(s, e.attempt_id) for s, e in self.reported if isinstance(e, ExecutionStarted)]
+
+
+@pytest.fixture
+def shell() -> Shell:
+    return Shell()
+
+
+def test_attempts_of_one_lease_run_one_after_the_other(shell: Shell) -> None:
+    shell.execute("1", "2")
+    shell.execute("1", first=3)
+    assert list(shell.executor.running) == [(LEASE, "t#1")]
+    shell.world.elapse(10)
+    assert shell.ended() == [(1, ("t#1",)), (3, ("t#2",)), (4, ("t#3",))]
+    assert shell.executor.running == {}
+
+
+def test_attempts_of_different_leases_run_side_by_side(shell: Shell) -> None:
+    shell.execute("1")
+    shell.execute("1", lease_id="another")
+    assert len(shell.executor.running) == 2
+    shell.world.elapse(10)
+    assert shell.ended() == [(1, ("t#1",)), (1, ("t#1",))]
+
+
+def test_those_that_take_no_time_end_together_and_are_never_said_to_begin(shell: Shell) -> None:
+    shell.execute("0", "0", "0.02", "0.5")
+    shell.world.elapse(10)
+    assert shell.ended() == [(0, ("t#1", "t#2")), (0.02, ("t#3",)), (0.52, ("t#4",))]
+    assert shell.started() == [(0.07, "t#4")]
+
+
+def test_what_ended_says_how_and_after_how_long(shell: Shell) -> None:
+    shell.execute("0.25")
+    shell.world.elapse(1)
+    ended = ExecutionsEnded(LEASE, (Ended("t#1", Succeeded(b"shared"), 250_000),))
+    assert shell.reported[-1] == (0.25, ended)
+
+
+def test_an_attempt_ends_at_its_own_limit(shell: Shell) -> None:
+    shell.execute("100", timeout_s=2.0)
+    shell.world.elapse(10)
+    [(at_s, event)] = [each for each in shell.reported if isinstance(each[1], ExecutionsEnded)]
+    assert isinstance(event, ExecutionsEnded)
+    assert isinstance(event.ended[0].outcome, Failed)
+    assert (at_s, event.ended[0].outcome.kind) == (2, FailureKind.TIMEOUT)
+
+
+def test_one_that_is_killed_ends_once_and_makes_room(shell: Shell) -> None:
+    shell.execute("5", "1")
+    shell.world.elapse(1)
+    shell.executor.kill(LEASE, "t#1", begun=True)
+    shell.world.elapse(10)
+    assert shell.ended() == [(1, ("t#1",)), (2, ("t#2",))]
+
+
+def test_one_that_waits_is_taken_back(shell: Shell) -> None:
+    shell.execute("1", "1", "1")
+    shell.executor.kill(LEASE, "t#2", begun=True)
+    shell.world.elapse(10)
+    assert shell.ended() == [(0, ("t#2",)), (1, ("t#1",)), (2, ("t#3",))]
+
+
+def test_one_that_has_begun_may_be_left_to_its_end(shell: Shell) -> None:
+    shell.execute("1", "1")
+    shell.executor.kill(LEASE, "t#1", begun=False)
+    shell.executor.kill(LEASE, "t#2", begun=False)
+    shell.world.elapse(10)
+    assert shell.ended() == [(0, ("t#2",)), (1, ("t#1",))]
+
+
+def test_a_kill_of_what_is_not_there_changes_nothing(shell: Shell) -> None:
+    shell.executor.kill("no lease", "t#1", begun=True)
+    shell.execute("1")
+    shell.executor.kill(LEASE, "t#9", begun=True)
+    shell.world.elapse(10)
+    assert shell.ended() == [(1, ("t#1",))]
+
+
+def test_nothing_begins_while_a_lease_is_paused(shell: Shell) -> None:
+    shell.execute("1", "1")
+    shell.executor.pause(LEASE)
+    shell.world.elapse(5)
+    assert shell.ended() == [(1, ("t#1",))]
+    shell.executor.go_on(LEASE)
+    shell.executor.go_on("no lease")
+    shell.world.elapse(5)
+    assert shell.ended() == [(1, ("t#1",)), (6, ("t#2",))]
+
+
+def test_of_a_lease_that_is_fenced_nothing_runs_and_nothing_is_told(shell: Shell) -> None:
+    shell.execute("0", "1", "1")
+    shell.execute("1", lease_id="another")
+    shell.executor.fence(LEASE)
+    assert list(shell.executor.running) == [("another", "t#1")]
+    shell.world.elapse(10)
+    assert [
+        event.lease_id for _, event in shell.reported if isinstance(event, ExecutionsEnded)
+    ] == ["another"]
+
+
+def test_who_is_dead_tells_nothing(shell: Shell) -> None:
+    shell.execute("1", "1")
+    shell.executor.stop()
+    shell.world.elapse(10)
+    assert (shell.reported, shell.executor.running) == ([], {})
+
+
+def test_what_runs_while_a_lease_is_fenced_ends_with_it_and_is_not_told(shell: Shell) -> None:
+    shell.execute("1", "9")
+    shell.execute("3", lease_id="another")
+    shell.executor.fence(LEASE, 2.0)
+    shell.world.elapse(1.5)
+    assert list(shell.executor.running) == [("another", "t#1")]  # the first is over, no next
+    shell.executor.fence("another", 1.0)
+    assert shell.executor.running
+    shell.world.elapse(5)
+    assert shell.executor.running == {}
+    fenced = [(at_s, e.lease_id) for at_s, e in shell.reported if isinstance(e, Fenced)]
+    assert fenced == [(2, LEASE), (2.5, "another")]
+    assert shell.ended() == []
+
+
+def test_on_a_machine_that_sleeps_nothing_goes_on(shell: Shell) -> None:
+    shell.execute("1", "1")
+    shell.execute("5", lease_id="long")
+    shell.world.elapse(0.5)
+    shell.executor.suspend()
+    shell.world.elapse(10)
+    assert shell.ended() == []
+    shell.executor.resume()
+    shell.world.elapse(10)
+    assert shell.ended() == [(11, ("t#1",)), (12, ("t#2",)), (15, ("t#1",))]
+
+
+# Streams that break as the contract of the work protocol allows, and no worse.
+
+
+class Net:
+    """alice and bob, who say numbers to each other, and what each hears."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.world = World(seed, lean=True)
+        self.streams = self.world.streams = Streams(self.world, random.Random(seed))
+        self.alice, self.bob = self.world.add("alice"), self.world.add("bob")
+        self.world.elapse(2)
+        self.heard: list[tuple[float, str, PeerEvent]] = []
+        self.world.witness = self._saw
+
+    def _saw(self, node: SimNode, event: PeerEvent, effects: list[PeerEffect]) -> None:
+        if isinstance(event, Received | Undelivered | Disconnected):
+            self.heard.append((self.world.now_s, node.name, event))
+
+    def say(self, sender: SimNode, receiver: SimNode, *numbers: int) -> None:
+        for number in numbers:
+            self.streams.send(sender, receiver, Release(str(number)))
+
+    def numbers(self, name: str) -> list[int]:
+        return [
+            int(event.message.lease_id)
+            for _, who, event in self.heard
+            if who == name and isinstance(event, Received) and isinstance(event.message, Release)
+        ]
+
+    def reported(self, name: str, kind: type[Any]) -> list[Any]:
+        return [event for _, who, event in self.heard if who == name and isinstance(event, kind)]
+
+
+@pytest.fixture
+def net() -> Net:
+    return Net()
+
+
+def test_both_use_the_stream_that_one_has_opened(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.world.elapse(1)
+    net.say(net.bob, net.alice, 2)
+    net.world.elapse(1)
+    net.streams.lose(net.alice, net.bob)
+    net.world.elapse(1)
+    assert len(net.reported("alice", Undelivered)) == len(net.reported("bob", Undelivered)) == 1
+
+
+def test_two_who_open_one_at_once_have_two(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.say(net.bob, net.alice, 2)
+    net.world.elapse(1)
+    assert (net.numbers("alice"), net.numbers("bob")) == ([2], [1])
+    [streams] = net.streams._streams.values()
+    assert len(streams) == 2
+
+
+def test_a_stream_that_breaks_loses_the_last_frames_and_no_others() -> None:
+    kept = set()
+    for seed in range(20):
+        net = Net(seed)
+        net.say(net.alice, net.bob, *range(10))
+        net.streams.lose(net.alice, net.bob)
+        net.world.elapse(5)
+        heard = list(dict.fromkeys(net.numbers("bob")))
+        assert heard == list(range(len(heard)))
+        [lost] = net.reported("alice", Undelivered)
+        assert lost.to == net.bob.identity.peer_id
+        assert net.reported("bob", Undelivered) == net.reported("alice", Disconnected) == []
+        kept.add(len(heard))
+    assert len(kept) > 3
+
+
+@pytest.mark.at_length
+def test_what_a_broken_stream_still_brings_may_come_after_the_next_and_twice() -> None:
+    late = twice = False
+    for seed in range(100):  # one frame in fifty comes twice
+        net = Net(seed)
+        net.say(net.alice, net.bob, *range(5))
+        net.streams.lose(net.alice, net.bob)
+        net.say(net.alice, net.bob, *range(5, 10))
+        net.world.elapse(5)
+        heard = net.numbers("bob")
+        assert [number for number in heard if number >= 5] == list(range(5, 10))
+        late |= list(dict.fromkeys(heard)) != sorted(set(heard))
+        twice |= len(heard) > len(set(heard))
+    assert late
+    assert twice
+
+
+def test_who_said_nothing_for_long_is_not_told(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.world.elapse(UNSURE_S + 1)
+    net.streams.lose(net.alice, net.bob)
+    net.world.elapse(1)
+    assert net.reported("alice", Undelivered) == []
+
+
+def test_when_a_connection_breaks_both_are_told(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.world.elapse(1)
+    net.streams.disconnect(net.alice, net.bob)
+    net.world.elapse(1)
+    assert len(net.reported("alice", Disconnected)) == len(net.reported("bob", Disconnected)) == 1
+
+
+def test_what_was_sent_into_a_cut_arrives_when_it_is_healed_soon(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.world.elapse(1)
+    net.world.cut(net.alice, net.bob)
+    net.say(net.alice, net.bob, 2, 3)
+    net.world.elapse(DEAD_S / 2)
+    assert net.numbers("bob") == [1]
+    net.world.heal(net.alice, net.bob)
+    net.say(net.alice, net.bob, 4)
+    net.world.elapse(DEAD_S)
+    assert net.numbers("bob") == [1, 2, 3, 4]
+    assert net.reported("alice", Undelivered) == []
+
+
+def test_what_flies_while_it_is_cut_and_healed_arrives_once(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.world.cut(net.alice, net.bob)
+    net.world.heal(net.alice, net.bob)
+    net.world.heal(net.alice, net.bob)  # of what is not cut: nothing
+    net.world.elapse(1)
+    assert net.numbers("bob") == [1]
+
+
+def test_a_cut_that_lasts_breaks_the_connection(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.world.elapse(1)
+    net.world.cut(net.alice, net.bob)
+    net.world.elapse(1)
+    net.say(net.alice, net.bob, 2)
+    net.world.elapse(DEAD_S + 1)
+    assert len(net.reported("alice", Undelivered)) == 1
+    assert len(net.reported("bob", Disconnected)) == 1
+    net.say(net.alice, net.bob, 3)  # no session can be opened
+    net.world.elapse(OPEN_S + 1)
+    assert len(net.reported("alice", Undelivered)) == 2
+    net.world.heal(net.alice, net.bob)
+    net.say(net.alice, net.bob, 4)
+    net.world.elapse(1)
+    assert net.numbers("bob") == [1, 4]
+
+
+def test_who_dies_is_missed_at_once_and_whose_machine_does_later(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.world.elapse(1)
+    net.world.kill(net.bob)
+    net.world.elapse(1)
+    assert len(net.reported("alice", Undelivered)) == len(net.reported("alice", Disconnected)) == 1
+    net.say(net.alice, net.bob, 2)
+    net.world.elapse(3 * LATENCY_S)
+    assert len(net.reported("alice", Undelivered)) == 2
+
+    net = Net(2)
+    net.say(net.alice, net.bob, 1)
+    net.world.elapse(1)
+    net.world.vanish(net.bob)
+    net.world.elapse(1)
+    net.say(net.alice, net.bob, 2)
+    net.world.elapse(DEAD_S - 2)
+    assert net.reported("alice", Undelivered) == []
+    net.world.elapse(2)
+    assert len(net.reported("alice", Undelivered)) == 1
+
+
+def test_the_next_life_knows_nothing_of_the_last_ones_streams(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.say(net.bob, net.alice, 1)
+    net.world.elapse(1)
+    net.world.vanish(net.bob)
+    net.say(net.alice, net.bob, 2)
+    net.world.elapse(1)
+    net.world.restart(net.bob)
+    net.world.elapse(1)
+    assert len(net.reported("alice", Undelivered)) == 1
+    net.say(net.alice, net.bob, 3)
+    net.world.elapse(DEAD_S + 1)
+    assert net.numbers("bob") == [1, 3]
+    assert net.reported("bob", Undelivered) == net.reported("bob", Disconnected) == []
+
+
+def test_a_life_that_began_behind_a_cut_is_found_out_when_it_heals(net: Net) -> None:
+    net.say(net.alice, net.bob, 1)
+    net.world.elapse(1)
+    net.world.cut(net.alice, net.bob)
+    net.world.kill(net.bob)
+    net.world.restart(net.bob)
+    net.world.elapse(1)
+    assert net.reported("alice", Undelivered) == []
+    net.world.heal(net.alice, net.bob)
+    net.world.elapse(1)
+    assert len(net.reported("alice", Undelivered)) == 1
+
+
+def test_what_a_broken_stream_brings_never_reaches_another_life() -> None:
+    for seed in range(10):
+        net = Net(seed)
+        net.say(net.alice, net.bob, *range(10))
+        net.streams.lose(net.alice, net.bob)
+        net.world.kill(net.bob)
+        net.world.restart(net.bob)
+        net.world.elapse(5)
+        assert net.numbers("bob") == []
