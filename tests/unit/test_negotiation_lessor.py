@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import InvariantBroken
 from formation_p2p.core.identity import PeerId, short_id
 from formation_p2p.core.refusals import (
     Busy,
@@ -95,8 +96,10 @@ class Alice:
         capability: Capability = MACHINE,
         admission: AdmissionController | None = None,
         parameters: LeaseParameters = LEASE_DEFAULTS,
+        budget: Budget | None = None,
     ) -> None:
         self.porter = Porter()
+        self.budget = budget or unshared(capability)
         self.idle: set[str] = set()
         self.lessor = Lessor(
             capability,
@@ -104,7 +107,7 @@ class Alice:
             ("process", "python"),
             admission or self.porter,
             random.Random(1),
-            unshared(capability),
+            self.budget,
             lambda lease_id: lease_id in self.idle,
             price_micro=250,
             parameters=parameters,
@@ -332,14 +335,24 @@ def test_where_the_ledger_is_full_first_its_reason_is_told(alice: Alice) -> None
     assert alice.refusal() == Busy("the ledger", 0)
 
 
+def test_an_elder_gang_that_finds_room_takes_none_from_a_younger_one(alice: Alice) -> None:
+    now_ms = round(at(0).unix_s * 1000)
+    for owner, ago_ms in ((BOB, 100), (CAROL, 500)):
+        request = replace(asked(), ticket=now_ms - ago_ms)
+        ((_, answer),) = sent(alice.lessor.requested(owner, request, at(0)))
+        assert isinstance(answer, Offer)
+    assert alice.free_milli == 0
+
+
+def test_a_budget_that_counts_other_leases_is_noticed(alice: Alice) -> None:
+    lease_id = alice.lease()
+    alice.lessor.validate()
+    alice.budget.closed(lease_id)
+    with pytest.raises(InvariantBroken, match="the budget counts other leases"):
+        alice.lessor.validate()
+
+
 # -- leases ---------------------------------------------------------------------------------
-
-
-def test_a_commit_makes_the_hold_hard_for_ten_seconds(alice: Alice) -> None:
-    lease_id = alice.offer()
-    answer = alice.lessor.committed(BOB, Commit(lease_id), at(1))
-    assert sent(answer) == [(BOB.peer_id, Leased(lease_id, 1, LEASE_MS, WINDOW))]
-    assert alice.lessor.next_timeout() == 11.0
 
 
 def test_a_repeated_commit_has_the_same_fence_and_prolongs_nothing(alice: Alice) -> None:

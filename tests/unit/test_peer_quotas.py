@@ -141,14 +141,6 @@ def test_work_ends_with_the_hours_of_its_grant() -> None:
     assert is_idle(alice)
 
 
-@pytest.mark.at_length
-def test_work_waits_for_hours_that_are_near() -> None:
-    world, bob = at_work(village(1, hours=parse_hours("thu 00:10-01:00")), job(), for_s=590)
-    assert ends(bob) == {}
-    world.elapse(60)
-    assert only(ends(bob).values(), TaskSucceeded)
-
-
 def test_a_permissive_worker_runs_it_and_tells() -> None:
     world, bob = at_work(village(40, quota=HALF_A_MINUTE, permissive=True), job(), for_s=60)
     alice = world.nodes["alice"]
@@ -206,17 +198,17 @@ def test_who_may_not_submit_sees_who_works_all_the_same() -> None:
 @pytest.mark.at_length
 def test_the_few_workers_that_a_grant_is_for_are_found_among_many() -> None:
     world = village(1, labels=frozenset({("site", "lab")}))
-    for number in range(30):
+    for number in range(16):
         world.add(f"worker {number}", serve=world.machine(cpu=8))
     carol = world.add("carol", serve=world.machine(cpu=1, labels=(("site", "lab"),)))
     world.elapse(10)
     bob = world.nodes["bob"]
-    for number in range(5):  # wherever they fall by their keys
+    for number in range(3):  # wherever they fall by their keys
         (ranked,) = decided(bob, name=f"task {number}").ranked
         assert (ranked.contact, ranked.lacking) == (carol.contact, None)
         bob.submit(job(job_id=f"j{number}"))
         world.elapse(5)
-    assert workers_of(bob) == ["carol"] * 5
+    assert workers_of(bob) == ["carol"] * 3
     assert passed(world, "bob", "alice") == []
 
 
@@ -273,12 +265,3 @@ def test_whose_priorities_weigh_more_goes_first() -> None:
     lost = [ended.refusal for ended in only(passed(world, "alice", "carol"), LeaseEnded)]
     assert lost == [Preempted(4)]
     assert placed.task_id == "bobs/0"
-
-
-def test_a_priority_is_bounded_by_the_grant_all_the_way() -> None:
-    world, bob = at_work(village(1, max_priority=5))
-    for priority in (5, 6):
-        bob.submit(job(job_id=f"p{priority}", priority=priority))
-    world.elapse(10)
-    assert isinstance(ends(bob)["p5/0"], TaskSucceeded)
-    assert why_unplaceable(world, bob, "p6/0").why == ("the grant allows priorities up to 5, not 6")

@@ -351,14 +351,13 @@ def test_a_moment_of_load_starts_nothing() -> None:
     assert hamlet.steps(ServiceStep.SCALED) == []
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_the_load_of_one_that_died_does_not_count_twice(silent: bool) -> None:
+def test_the_load_of_one_that_died_does_not_count_twice() -> None:
     hamlet = serving(PAIR)
     one, other = hamlet.having("echo")
     for node in (one, other):
         busy(hamlet, node, 10)
     hamlet.world.elapse(60)
-    (hamlet.world.vanish if silent else hamlet.world.kill)(one)
+    hamlet.world.vanish(one)
     busy(hamlet, other, 16)
     hamlet.world.elapse(50)
     assert hamlet.steps(ServiceStep.SCALED) == []
@@ -408,9 +407,7 @@ def hamlet_and_lender() -> tuple[Hamlet, SimNode, Replica]:
     """A worker that runs echo, and a machine that is lent to tasks alone."""
     hamlet = Hamlet(1)
     lender = hamlet.world.add("lender", serve=hamlet.world.machine(cpu=8))
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(60)
+    hamlet.given(wanting(1), for_s=60)
     [node] = hamlet.having("echo")
     assert isinstance(node.peer, Peer)
     replica = node.peer.services.holding.get("echo")
@@ -521,11 +518,8 @@ def test_a_step_down_is_one_two_or_five_and_not_far(number: int) -> None:
 
 
 def test_one_that_serves_others_or_nothing_any_more_is_found_as_that() -> None:
-    hamlet = Hamlet(1)
+    hamlet = Hamlet(1).given(wanting(1), for_s=60)
     [node] = hamlet.workers
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(60)
 
     def labels() -> list[str]:
         assert isinstance(node.peer, Peer)

@@ -32,7 +32,6 @@ from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.peer.core.events import PeerEvent, Resume
 from formation_p2p.placement.core.task_options import TaskOptions
-from formation_p2p.records.core.addresses import address_bytes
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.work import Task
 from simulations.simulator import world as world_module
@@ -276,19 +275,6 @@ def test_an_effect_that_the_world_does_not_know_is_no_secret() -> None:
     alice.peer.handle = lambda event, now: [unknown]  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="a test"):
         alice.leave()
-
-
-@pytest.mark.at_length
-def test_each_of_many_people_has_an_address_of_its_own() -> None:
-    world = World(1)
-    addresses = set()
-    for number in range(300):
-        node = world.add(f"node {number}")
-        node.alive = False  # only its address is of interest
-        [address] = node.contact.addresses
-        address_bytes(address)  # raises for what is none
-        addresses.add(address)
-    assert len(addresses) == 300
 
 
 def test_an_execution_that_was_killed_does_not_end_a_second_time() -> None:

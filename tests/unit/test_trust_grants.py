@@ -400,7 +400,7 @@ def test_what_is_kept_of_a_grant_takes_no_more_than_is_reckoned_with() -> None:
 
 def kept_bytes(grant: bytes) -> float:
     """Of each that is made of this one by binding it."""
-    peers = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(50)]
+    peers = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(12)]
     bound = [bind(grant, KEY, peer_id) for peer_id in peers]
     for cached in CACHES:
         cached.cache_clear()

@@ -322,7 +322,7 @@ def test_a_node_that_does_not_renew_answers_none() -> None:
 @pytest.mark.at_length
 def test_one_that_has_just_joined_finds_the_inviters_and_is_renewed() -> None:
     world, ivan, _ = town()
-    for number in range(30):
+    for number in range(10):
         world.add(f"n{number}")
     names = town_charter(world, None, ivan, world.nodes["n3"])
     world.deliver(ivan, OfferCharter(names.raw))
