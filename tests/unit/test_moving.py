@@ -149,18 +149,6 @@ def test_a_worker_that_leaves_takes_no_more_until_it_is_back() -> None:
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
 
 
-def test_what_does_not_end_is_ended_when_its_time_is_up() -> None:
-    world, bob, first = begun(alice=1, carol=1)
-    world.noticed_s = lambda running: 1000.0
-    world.deliver(first, Vacate(3.0))
-    world.elapse(2.9)
-    assert first.running
-    world.elapse(0.3)
-    assert not first.running
-    assert first.vacated
-    assert workers_of(bob)[-1] == other_than(world, first).name
-
-
 def test_what_ends_well_meanwhile_is_a_result() -> None:
     world, bob, first = begun(alice=1, carol=1)
     world.noticed_s = lambda running: 1000.0

@@ -60,7 +60,7 @@ from formation_p2p.leases.core.unserved import MAX_UNANSWERED, Unserved
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core import codec
-from formation_p2p.records.core.codec import MAX_INT, Malformed
+from formation_p2p.records.core.codec import Malformed
 from formation_p2p.trust.core.grants import Rights, issue, read_grant
 from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, identity, sent
@@ -246,16 +246,6 @@ def test_a_lesser_offer_waits_half_a_second_for_a_better_one(bob: Bob) -> None:
     )
 
 
-def test_the_better_offer_is_taken_and_the_other_given_back(bob: Bob) -> None:
-    asked = bob.ask(ALICE, CAROL)
-    bob.offered(CAROL, "c1")
-    bob.offered(ALICE, "a1")
-    assert bob.hears() == (
-        [(ALICE.peer_id, Commit("a1")), (CAROL.peer_id, Release("c1"))],
-        [RoundClosed(asked, (ALICE.peer_id,), ())],
-    )
-
-
 def test_of_two_offers_by_one_worker_for_one_request_the_first_counts(bob: Bob) -> None:
     """Also where the second is cheaper: to wait for another one would be to wait in every round."""
     asked = bob.ask(CAROL, ALICE)
@@ -278,15 +268,6 @@ def test_as_many_are_taken_as_are_wanted(bob: Bob) -> None:
     assert bob.hears() == (
         [(CAROL.peer_id, Commit("c1")), (DAVE.peer_id, Commit("d1"))],
         [RoundClosed(asked, (CAROL.peer_id, DAVE.peer_id), ((ALICE.peer_id, BUSY),))],
-    )
-
-
-def test_with_fewer_than_wanted_all_are_taken(bob: Bob) -> None:
-    asked = bob.ask(ALICE, wanted=5)
-    bob.offered(ALICE, "a1")
-    assert bob.hears() == (
-        [(ALICE.peer_id, Commit("a1"))],
-        [RoundClosed(asked, (ALICE.peer_id,), ())],
     )
 
 
@@ -398,12 +379,6 @@ def test_the_price_is_at_most_what_the_job_may_cost(
     refusals = () if is_taken else ((ALICE.peer_id, TooDear(161, 160)),)
     message = Commit("a1") if is_taken else Release("a1")
     assert bob.hears() == ([(ALICE.peer_id, message)], [RoundClosed(asked, committed, refusals)])
-
-
-def test_without_a_limit_any_price_will_do(bob: Bob) -> None:
-    bob.ask(ALICE)
-    bob.offered(ALICE, "a1", price_micro=MAX_INT)
-    assert bob.hears()[0] == [(ALICE.peer_id, Commit("a1"))]
 
 
 def test_no_worker_can_tell_a_price_too_high_from_a_place_too_low() -> None:
@@ -625,19 +600,6 @@ def test_a_lease_of_an_earlier_incarnation_is_taken_up_once_its_worker_answers(b
     assert (lease.state, lease.expires_s, lease.window) == (HeldState.HELD, 110.0, 64)
 
 
-def test_a_lease_of_an_earlier_incarnation_is_lost_unless_its_worker_answers_in_time(
-    bob: Bob,
-) -> None:
-    lease = adopted(bob)
-    bob.lessee.tick(at(101))
-    assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5, b"a grant"))], [])
-    bob.lessee.tick(at(100 + ANSWER_S))
-    assert bob.hears() == (
-        [],
-        [LeaseLost(lease, Silent("it did not answer in time"), HeldState.ADOPTED)],
-    )
-
-
 # -- broken streams -------------------------------------------------------------------------
 
 
@@ -660,24 +622,6 @@ def test_a_lease_that_was_asked_for_on_an_older_grant_is_renewed_on_the_new_one(
     bob.lessee.grant = b"a new grant"
     bob.lessee.disconnected(ALICE.peer_id, at(2))
     assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5, b"a new grant"))], [])
-
-
-def test_a_worker_that_cannot_be_asked_either_is_lost(bob: Bob) -> None:
-    lease = bob.leased(ALICE)
-    for _ in range(2):
-        bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
-        assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5))], [])
-    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "refused"), at(2))
-    assert bob.hears() == ([], [LeaseLost(lease, Silent("refused"), HeldState.UNREACHED)])
-
-
-def test_a_commit_that_may_not_have_arrived_is_sent_again_once(bob: Bob) -> None:
-    lease = bob.committed(ALICE)
-    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(0))
-    assert bob.hears() == ([(ALICE.peer_id, Commit(lease.lease_id))], [])
-    assert lease.renew_s == float("inf")
-    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(0))
-    assert bob.hears() == ([], [LeaseLost(lease, Silent("broke"), HeldState.RECOMMITTED)])
 
 
 def test_a_closed_connection_is_a_reason_to_ask_once(bob: Bob) -> None:

@@ -264,11 +264,6 @@ def test_what_she_cannot_do_is_refused_with_the_reason(alice: Alice) -> None:
     assert alice.free_milli == 2000
 
 
-def test_what_is_taken_is_refused_with_what_is_free(alice: Alice) -> None:
-    alice.lease(needs=replace(NEEDS, cpu_milli=1500))
-    assert alice.refusal(NEEDS) == Infeasible("cpu", 1000, 500)
-
-
 def test_what_is_offered_to_others_is_refused_with_when_that_ends(alice: Alice) -> None:
     alice.offer(now_s=0.0)
     alice.offer(now_s=0.5, to=CAROL)
@@ -499,13 +494,6 @@ def test_a_lease_gives_way_to_higher_priority_when_it_is_to_be_renewed(alice: Al
     assert alice.refusal(now_s=6.8, to=CAROL, priority=5) == GivingWay("cpu", 500)
     alice.lessor.fenced(lease_id)
     alice.lease(now_s=7.3, to=CAROL, priority=5)
-
-
-def test_lower_priority_waits_like_everybody_else(alice: Alice) -> None:
-    lease_id = alice.lease(needs=ALL, priority=5)
-    assert alice.refusal(to=CAROL, priority=0) == Infeasible("cpu", 1000, 0)
-    ((_, answer),) = sent(alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6)))
-    assert answer == Renewed(lease_id, LEASE_MS, WINDOW)
 
 
 def test_an_offer_gives_way_before_a_lease_does(alice: Alice) -> None:

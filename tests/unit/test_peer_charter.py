@@ -175,21 +175,6 @@ def test_a_worker_whose_grant_was_forgotten_is_in_no_region() -> None:
     assert "does not have it in eu any more" in str(context.refuses(first, now))
 
 
-def test_a_banned_invitation_bans_all_that_was_bound_of_it() -> None:
-    world = World(4)
-    gate = world.add("gate")
-    bob = world.add("bob")
-    world.add("alice", serve=world.machine(cpu=1))
-    world.elapse(5)
-    invitation = read_grant(bob.network().grant, world.root.public_key).invitation
-    banned = charter_of(world, banned_invitations=frozenset({invitation}))
-    world.deliver(gate, OfferCharter(banned.raw))
-    world.elapse(60)
-    bob.submit(job(1, job_id="j"))
-    world.elapse(60)
-    assert not any(isinstance(each, TaskSucceeded) for each in bob.reported)
-
-
 @pytest.mark.at_length
 def test_a_node_is_told_that_the_charter_bans_it_and_others_are_not() -> None:
     world, (gate, bob, *workers) = town()

@@ -66,7 +66,6 @@ from formation_p2p.peer.core.events import (
 )
 from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.peer.core.peer import Peer
-from formation_p2p.trust.core.grants import Right, Rights
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.workload.core.scope import Scope, ScopeShares
 from simulations.simulator.node import SimNode
@@ -88,7 +87,6 @@ from tests.support.stories import (
     town,
     town_with,
     worker_of,
-    workers_of,
 )
 
 LASTING = 60.0
@@ -233,20 +231,6 @@ def test_a_stranger_is_refused_before_anything_else_and_sees_why() -> None:
         assert {type(x) for x in passed(world, "mallory", name)} == {PlacementRequest}
         assert len(passed(world, "mallory", name)) == 1  # and is not asked again
         assert is_idle(world.nodes[name])
-
-
-def test_a_grant_that_allows_other_work_only_is_refused_with_the_reason() -> None:
-    world = town(alice=1)
-    rights = Rights(10**10, frozenset({Right.SUBMIT}), frozenset({"python"}))
-    carol = world.add("carol", rights=rights)
-    world.elapse(1)
-    carol.submit(job())
-    world.elapse(5)
-    (unplaceable,) = ends(carol).values()
-    assert isinstance(unplaceable, TaskUnplaceable)
-    why = Denied("submit", "the grant allows the drivers python, not process")
-    assert named(world, unplaceable.reasons) == {"alice": why}
-    assert passed(world, "carol", "alice") == []  # she would say nothing else
 
 
 def test_a_node_that_does_not_work_says_so_but_only_to_who_may_ask() -> None:
@@ -515,32 +499,6 @@ def test_profiles_of_one_worker_are_numbered_upwards_while_the_clock_stands_stil
     numbers = [worker._issue(now, (), False).profile.sequence for _ in range(3)]
     assert numbers == sorted(set(numbers))
     assert numbers[0] == int(now.unix_s * 1000)
-
-
-def test_an_undelivered_message_of_a_round_moves_on_to_the_next_worker() -> None:
-    world = town(alice=1, carol=1)
-    bob, alice, carol = (world.nodes[name] for name in ("bob", "alice", "carol"))
-    world.kill(alice)
-    world.elapse(1)
-    bob.submit(job(4))
-    world.elapse(8)
-    assert {*workers_of(bob)} == {"carol"}
-    assert bob.reported[-1] == JobEnded(4, 0, 0, 0)
-    assert is_idle(carol)
-
-
-def test_the_same_seed_tells_the_same_story() -> None:
-    def story() -> list[object]:
-        world, bob = at_work(town(11, alice=2, carol=1), job(10), for_s=2)
-        world.kill(world.nodes["carol"])
-        world.elapse(20)
-        # Of messages their kind: the keys inside a grant are Biscuit's own, and random.
-        return [
-            *bob.reported,
-            *((s.at_s, s.sender, s.receiver, type(s.message)) for s in world.sent),
-        ]
-
-    assert story() == story()
 
 
 def test_a_killed_attempt_of_nobody_is_ignored() -> None:

@@ -153,11 +153,6 @@ def test_a_lost_worker_is_told_with_what_follows_from_it() -> None:
     assert way[-1] == ("succeeded", other)
 
 
-def test_nothing_is_told_of_a_task_that_is_not_known() -> None:
-    world = town(alice=1)
-    assert story(world.nodes["bob"], "another/0") == ()
-
-
 def test_a_search_that_brings_no_worker_says_so() -> None:
     world, bob = at_work(town(), job(), for_s=0.5)
     assert [(each.step, each.cause) for each in story(bob)] == [

@@ -212,14 +212,6 @@ def bigger(of: Profile) -> Profile:
     return replace(of, capability=Capability(4000, 2**34), capacity=idle(Capability(4000, 2**34)))
 
 
-def test_whoever_is_farther_from_home_than_the_job_may_go_is_left_out() -> None:
-    far = Candidate(profile=profile(ALICE), scope=Scope.FEDERATION)
-    near = Candidate(profile=profile(BOB), scope=Scope.CELL)
-    decision = decided(far, near, terms=SchedulingKey(NEEDS, scope=Scope.ORG))
-    assert names(decision) == [BOB.peer_id]
-    assert decision.rejected == ((ALICE.peer_id, OutOfScope("federation", "org")),)
-
-
 # -- the rank -------------------------------------------------------------------------------
 
 
@@ -1037,15 +1029,6 @@ def shop(**prices: int) -> World:
 PRICES = {"alice": 300, "carol": 100, "dave": 200}
 
 
-def test_the_cheapest_worker_is_asked_first_whatever_the_distance() -> None:
-    for number in range(5):
-        world = shop(**PRICES)
-        bob = world.nodes["bob"]
-        bob.submit(job(1, job_id=f"job{number}", policy="cheapest"))
-        world.elapse(5)
-        assert workers_of(bob) == ["carol"]
-
-
 def test_a_hint_comes_before_the_policy_and_is_soft() -> None:
     world, bob = at_work(shop(**PRICES))
     hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,))
@@ -1103,32 +1086,6 @@ def test_a_policy_that_fails_costs_its_own_job_and_nothing_else() -> None:
         "dave": why,
     }
     assert [each.task_id for each in only(bob.reported, TaskSucceeded)] == ["good/0"]
-
-
-@dataclass(frozen=True, slots=True)
-class BreaksLater(Dearest):
-    """Works until there is a queue at somebody's: when it is asked a second time."""
-
-    seen: list[int]
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
-        self.seen.append(len(candidates))
-        if len(self.seen) > 1:
-            raise LookupError("gone")
-        return Dearest.scores(self, task, candidates)
-
-
-def test_a_policy_that_fails_later_has_its_tasks_end_with_the_reason() -> None:
-    world, bob = at_work(shop(**PRICES))
-    world.deliver(bob, Submit(job(1, policy=BreaksLater([]))))
-    world.elapse(60)
-    (unplaceable,) = only(bob.reported, TaskUnplaceable)
-    assert {why for _, why in unplaceable.reasons} == {
-        Unwanted("policy", "it failed: LookupError('gone')")
-    }
 
 
 def test_explain_shows_the_terms_of_the_policy_and_who_has_answered_what() -> None:

@@ -355,17 +355,6 @@ def of_orgs(
     return world, bob
 
 
-def test_copies_go_out_at_once_and_a_third_only_where_two_disagree() -> None:
-    world, bob = voters(AT_ONCE, alice=None, carol=None, dave=None)
-    world.elapse(1)
-    assert len(only(bob.reported, TaskPlaced)) == len(set(workers_of(bob))) == 2
-    assert not only(bob.reported, TaskAnswered)
-    world.elapse(20)
-    (end,) = ends(bob).values()
-    assert isinstance(end, TaskSucceeded)
-    assert len(only(bob.reported, TaskPlaced)) == 2
-
-
 def test_of_copies_at_once_one_that_lies_is_outvoted() -> None:
     world, bob = voters(AT_ONCE, tasks=12, alice=None, carol=None, dave=b"a lie", erin=None)
     world.elapse(60)

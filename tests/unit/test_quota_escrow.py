@@ -202,16 +202,6 @@ def test_a_worker_that_knows_no_peer_counts_alone() -> None:
     assert circle.denied("alice", BOBS) is None
 
 
-def test_lost_messages_are_sent_again() -> None:
-    circle = Circle()
-    circle.lost = lambda passed: circle.now.mono_s < 1001.0
-    circle.work("alice")
-    circle.lease("alice", "bob", BOBS)
-    assert circle.status("alice").verdict is Verdict.ALONE
-    circle.elapse(PARAMETERS.again_s + PARAMETERS.learn_s + 0.5)
-    assert circle.status("alice").verdict is Verdict.HELD
-
-
 def test_a_majority_decides_whatever_the_others_say() -> None:
     circle = Circle()
     silent = {contact(name).peer_id for name in HOLDERS[:3]}

@@ -139,11 +139,6 @@ def test_any_profile_survives_the_wire(
     assert open_profile(seal_profile(ALICE, profile), NOW).profile == profile
 
 
-def test_the_farewell_is_a_record_like_any_other() -> None:
-    farewell = replace(PROFILE, sequence=PROFILE.sequence + 1, withdrawn=True)
-    assert open_profile(seal_profile(ALICE, farewell), NOW).profile.withdrawn
-
-
 # -- forged -----------------------------------------------------------------------------------
 
 

@@ -179,7 +179,7 @@ def test_workers_that_wait_for_their_turn_leave_a_slot_that_is_taken() -> None:
 
 def test_a_gap_is_filled_where_the_one_that_knows_of_its_claims_is_slow() -> None:
     hamlet = Hamlet(3)
-    others = [hamlet.world.add(f"other{number}") for number in range(20)]
+    others = [hamlet.world.add(f"other{number}") for number in range(32)]
     hamlet.world.elapse(5)
     echo = next(
         name

@@ -196,7 +196,7 @@ def test_a_worker_that_stops_serving_stops_both() -> None:
 def fewest(hamlet: Hamlet) -> int:
     """How many have run it, at the worst moment of the next minutes."""
     least = len(hamlet.having("echo"))
-    for _ in range(200):
+    for _ in range(300):
         hamlet.world.elapse(1)
         least = min(least, len(hamlet.having("echo")))
     return least

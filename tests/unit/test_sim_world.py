@@ -20,23 +20,20 @@ from formation_p2p.drivers.core.effects import (
     Execute,
     ExecutionsEnded,
     ExecutionStarted,
-    Kill,
     Pause,
     Work,
 )
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
-from formation_p2p.leases.core.messages import Dispatch, PlacementRequest, Release
+from formation_p2p.jobs.core.job_events import TaskSucceeded
+from formation_p2p.leases.core.messages import PlacementRequest, Release
 from formation_p2p.leases.core.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent, Resume
-from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.peer.core.events import PeerEvent
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.work import Task
 from simulations.simulator import world as world_module
 from simulations.simulator.connections import Connections
-from simulations.simulator.disk import Disk
 from simulations.simulator.executor import Executor, Running
 from simulations.simulator.node import TRUE, Clock, SimNode
 from simulations.simulator.streams import DEAD_S, OPEN_S, UNSURE_S, Streams
@@ -102,34 +99,6 @@ def test_it_is_the_same_story_in_every_process() -> None:
         reported.add(ran.stdout)
     assert len(reported) == 1
     assert reported.pop().count(b"\n") > 100
-
-
-def test_what_executions_do_is_up_to_the_storyteller() -> None:
-    def shout(running: Running) -> tuple[float, Outcome]:
-        return 2.5, Succeeded(running.work.payload + b"!")
-
-    world = World(7, shout)
-    world.add("alice", serve=world.machine())
-    bob = world.add("bob")
-    world.elapse(3)
-    bob.submit(job("sums"))
-    world.elapse(10)
-    [done] = [event for event in bob.reported if isinstance(event, TaskSucceeded)]
-    assert (done.result, done.ran_ms) == (b"0!", 2500)
-
-
-def test_an_execution_ends_at_its_own_limit() -> None:
-    world = World(7, lambda execute: (100.0, Succeeded(b"")))
-    world.add("alice", serve=world.machine())
-    bob = world.add("bob")
-    world.elapse(3)
-    needs = Requirements(driver="process")
-    bob.submit(
-        Job("sums", (Task("sums/0", needs, b""),), options=TaskOptions(timeout_s=2.0, attempts=1))
-    )
-    world.elapse(10)
-    [gave_up] = [event for event in bob.reported if isinstance(event, TaskGaveUp)]
-    assert gave_up.kind is FailureKind.TIMEOUT
 
 
 def test_time_passes_as_told_whatever_happens_in_it() -> None:
@@ -246,20 +215,6 @@ def test_who_is_cut_off_does_not_see_a_death() -> None:
     assert len(bob.reported) == reported
 
 
-def test_a_stranger_is_let_in_nowhere() -> None:
-    world, _, _, bob = small_town()
-    eve = world.add("eve", serve=world.machine(cpu=64), stranger=True)
-    world.elapse(5)
-    bob.submit(job("sums", 4))
-    eve.submit(job("mischief"))
-    world.elapse(20)
-    assert len(results(bob)) == 4
-    assert results(eve) == []
-    assert not any(
-        each.receiver == "eve" and isinstance(each.message, Dispatch) for each in world.sent
-    )
-
-
 def test_a_world_that_spins_is_stopped() -> None:
     world = World(1)
     world.max_steps = 10
@@ -275,30 +230,6 @@ def test_an_effect_that_the_world_does_not_know_is_no_secret() -> None:
     alice.peer.handle = lambda event, now: [unknown]  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="a test"):
         alice.leave()
-
-
-def test_an_execution_that_was_killed_does_not_end_a_second_time() -> None:
-    world = World(5, run=lambda execute: (10.0, Succeeded(b"")))
-    world.add("gate")
-    alice = world.add("alice", serve=world.machine())
-    bob = world.add("bob")
-    world.elapse(5)
-    needs = Requirements(driver="process")
-    bob.submit(Job("j", (Task("j/0", needs, b""),)))
-    world.elapse(2)
-    assert len(alice.running) == 1
-    bob.cancel("j")
-    world.elapse(20)
-    assert alice.running == {}
-    assert bob.reported[-1] == JobEnded(succeeded=0, failed=0, unplaceable=0, cancelled=1)
-
-
-def test_a_kill_that_comes_after_the_end_changes_nothing() -> None:
-    world = World(6)
-    gate = world.add("gate")
-    world.performer.perform(gate, Kill("a lease", "an attempt", True, cause="too late"))
-    world.elapse(1)
-    assert gate.running == {}
 
 
 # -- incarnations, clocks, and machines that sleep ------------------------------------------------
@@ -363,30 +294,6 @@ def test_a_machine_that_sleeps_does_nothing_until_it_wakes() -> None:
     assert alice.inbox == []
     world.resume(alice)  # she is awake
     world.elapse(5)
-    assert results(bob) == [b"0"]
-
-
-def test_a_scheduler_with_a_disk_goes_on_in_its_next_life() -> None:
-    world = World(7, lambda running: (5.0, Succeeded(running.work.payload)))
-    world.streams = Streams(world, random.Random(7))
-    world.add("gate")
-    world.add("alice", serve=world.machine(cpu=2))
-    bob = world.add("bob")
-    bob.disk = Disk(world, lambda: 0.001)
-    world.elapse(5)
-    sums = job("sums")
-    assert bob.disk.submit(sums)
-    bob.submit(sums)
-    world.elapse(3)
-    world.kill(bob)
-    bob.disk.crash(written=False)
-    world.elapse(1)
-    world.restart(bob, Resume(*bob.disk.saved()))
-    world.elapse(30)
-    stored = bob.disk.jobs["sums"]
-    assert stored.is_over
-    placed = [event for event in stored.events if isinstance(event, TaskPlaced)]
-    assert len(placed) == 1  # what ran went on meanwhile, and was not run again
     assert results(bob) == [b"0"]
 
 

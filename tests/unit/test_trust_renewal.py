@@ -408,17 +408,6 @@ def test_one_is_renewed_on_request_too() -> None:
     assert "half of the grant's life is left" in peer_of(alice).renewal.failed
 
 
-def test_peers_that_are_silent_or_cannot_be_reached_are_not_waited_for() -> None:
-    world = town()
-    alice, gate = world.nodes["alice"], world.nodes["gate"]
-    carol = world.add("carol")
-    world.deliver(carol, Issue(world.root))
-    world.elapse(500)
-    world.vanish(gate)
-    world.elapse(200 + 3 * ANSWER_S)
-    assert len(only(alice.told, GrantTaken)) == 1
-
-
 def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
     world = town()
     alice = world.nodes["alice"]
