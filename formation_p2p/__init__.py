@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from formation_p2p.public import *  # noqa: F403 - the names that it lists
 
     __all__: list[str]
+    __version__: str
 
-__version__ = "0.1.0"
-
+_VERSION = "formation_p2p.core.version"
 _OF_TASKS = ("checkpoint", "leaving", "restored")
 
 
@@ -25,6 +25,8 @@ def __getattr__(name: str) -> object:
     if name in _OF_TASKS:
         module = importlib.import_module("formation_p2p.drivers.python_checkpoint")
         return globals().setdefault(name, getattr(module, name))
+    if name == "__version__":
+        return globals().setdefault(name, importlib.import_module(_VERSION).RELEASE)
     if name == "__all__":
         return [*_listed(), "__version__"]
     if name[0] != "_" and name in (listed := _listed()):
@@ -33,7 +35,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_listed()})
+    return sorted({*globals(), "__version__", *_listed()})
 
 
 def _listed() -> dict[str, object]:

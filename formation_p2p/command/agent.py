@@ -32,7 +32,7 @@ def agent(*, options: NodeOptions) -> None:
 
     async def stay(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
-        from formation_p2p.command.local.server import commands_served
+        from formation_p2p.command.local.methods import commands_served
 
         leave = asyncio.Event()
         joining = Node.join(home=place.path, listen=(), **options.kwargs())

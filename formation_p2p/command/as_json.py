@@ -30,7 +30,7 @@ from formation_p2p.workload.core.process import ProcessResult
 
 if TYPE_CHECKING:
     from formation_p2p.code.collect import Collected
-    from formation_p2p.command.local.link import WatchedJob
+    from formation_p2p.command.local.client import WatchedJob
     from formation_p2p.discovery.core.trace import Trace
     from formation_p2p.machine.hardware import Hardware
     from formation_p2p.placement.core.decision import Decision

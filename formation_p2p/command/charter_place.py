@@ -196,7 +196,7 @@ def _adopt(place: Place, signed: SignedCharter) -> None:
 
 
 async def _hand_on(place: Place, signed: SignedCharter) -> int:
-    from formation_p2p.command.local.link import reach
+    from formation_p2p.command.local.client import reach
 
     try:
         async with reach(place.home.path) as node:

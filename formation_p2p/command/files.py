@@ -20,7 +20,7 @@ from formation_p2p.workload.core.process import MAX_TAIL_BYTES, check_secrets
 from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
-    from formation_p2p.command.local.link import Link
+    from formation_p2p.command.local.client import Link
 
 # A file up to here goes with the task: to fetch it would take a round trip more.
 INLINE_BYTES: Final = 256 * KIB

@@ -74,7 +74,7 @@ def gate(
 
     async def serve_gate(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
-        from formation_p2p.command.local.server import commands_served
+        from formation_p2p.command.local.methods import commands_served
 
         leave = asyncio.Event()
         joining = Node.join(

@@ -68,7 +68,7 @@ def workers(
     async def show(_: Interrupt) -> int:
         from formation_p2p.command import as_json as documents
         from formation_p2p.command import tables
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
         from formation_p2p.command.outcomes import NO_WORKER, asked_again, why_alone
 
         async with reach(place, own=join is not None) as node:
@@ -133,7 +133,7 @@ def explain(
     async def show(_: Interrupt) -> int:
         from formation_p2p.command import as_json as documents
         from formation_p2p.command import tables
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
         from formation_p2p.command.outcomes import asked_again, why_empty
 
         async with reach(place, own=join is not None) as node:

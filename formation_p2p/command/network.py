@@ -290,7 +290,7 @@ def renew(
     Nodes that run do so by themselves. A node that has the network's root key has to be online,
     mostly a gate, or an inviter whom the charter names. What the grant allows stays as it is.
     """
-    from formation_p2p.command.local.link import reach
+    from formation_p2p.command.local.client import reach
 
     place = Home(home)
 

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import queue
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from formation_p2p.command.words import Json
-from formation_p2p.core.errors import LocalError
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.rpc.wire import asked, error_from_wire, told
 from formation_p2p.machine.unix_socket import reachable
 
 # A node answers at once, but for a look at the network; one that is suspended does not.
@@ -39,41 +39,54 @@ def any_runs(home: Path) -> bool:
     return bool(_open_sockets(home))
 
 
-def answers(path: Path, question: Json, timeout_s: float | None = ANSWER_S) -> Iterator[Json]:
-    """Each line of the answer. Raises LocalError where the node does not answer."""
+def answers(
+    path: Path, method: str, timeout_s: float | None = ANSWER_S, /, **question: object
+) -> Iterator[Any]:
+    """Each of its documents. Raises LocalError where the node does not answer, and what it raised
+    itself."""
     try:
-        with _connected(path, timeout_s) as client:
-            client.sendall(f"{json.dumps(question)}\n".encode())
-            with client.makefile(encoding="utf-8") as lines:
-                for line in lines:
-                    yield json.loads(line)
-    except (OSError, ValueError) as error:
+        connection = asked(path, method, question, greets_s=ANSWER_S, answers_s=timeout_s)
+        with connection, suppress(EOFError):
+            while True:
+                message = told(connection)
+                if "error" in message:
+                    raise error_from_wire(message["error"])
+                yield message["is"]
+    except (OSError, InvalidInput) as error:
         raise LocalError(f"the node at {path} does not answer: {error}") from error
 
 
-def answer(path: Path, question: Json) -> Json:
-    """The only line of an answer; {} where the node left meanwhile. Raises LocalError where it is
-    there and does not answer."""
+def answer(path: Path, method: str, /, **question: object) -> Json:
+    """The only document of an answer; {} where the node left meanwhile. Raises LocalError where it
+    is there and does not answer."""
     try:
-        return next(answers(path, question), {})
+        found: Json = next(answers(path, method, **question), {})
     except LocalError:
         if _is_open(path):
             raise
         return {}
+    return found
 
 
-def told_by_all(home: Path, question: Json, *, follow: bool) -> Iterator[Json]:
-    """What the nodes that run from here tell, as it comes, until all of them have ended. To
-    `follow` is to listen to those as well that begin meanwhile. Raises LocalError where there is
-    none."""
+def answers_of(home: Path, method: str, /, **question: object) -> list[Json]:
+    """Of each node that runs from here. Raises LocalError where there is none."""
+    found = (answer(path, method, **question) for path in sockets_of(home))
+    return [each for each in found if each]
+
+
+def events_of_all(home: Path, job: str, *, follow: bool) -> Iterator[Json]:
+    """What happens to the jobs of the nodes that run from here whose id begins so, as it comes,
+    until all of these nodes have ended. To `follow` is to listen to those as well that begin
+    meanwhile. Raises LocalError where there is none."""
     unshown: queue.Queue[Json | Path] = queue.Queue(MAX_UNSHOWN)
     running: set[Path] = set()
 
     def read(path: Path) -> None:
         try:
-            for line in answers(path, question, timeout_s=None):
-                unshown.put(line)
-        except LocalError as error:
+            for events in answers(path, "events", None, job=job, follow=follow):
+                for each in events:
+                    unshown.put(each)
+        except FormationError as error:
             unshown.put({"event": "gone", "why": str(error)})
         finally:
             unshown.put(path)
@@ -86,7 +99,7 @@ def told_by_all(home: Path, question: Json, *, follow: bool) -> Iterator[Json]:
     listen(sockets_of(home))
     looked_s = time.monotonic()
     while running:
-        with contextlib.suppress(queue.Empty):
+        with suppress(queue.Empty):
             news = unshown.get(timeout=LOOK_AGAIN_S if follow else None)
             if isinstance(news, Path):
                 running.discard(news)
@@ -98,21 +111,15 @@ def told_by_all(home: Path, question: Json, *, follow: bool) -> Iterator[Json]:
 
 
 def _open_sockets(home: Path, but: Set[Path] = frozenset()) -> list[Path]:
-    there = (path for path in sorted(home.glob("status-*.sock")) if path not in but)
+    there = (path for path in sorted(home.glob("node-*.sock")) if path not in but)
     return [path for path in there if _is_open(path)]
 
 
 def _is_open(path: Path) -> bool:
     """Whether somebody listens; a node that was killed leaves its socket behind."""
-    with contextlib.suppress(OSError), _connected(path, ANSWER_S):
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def _connected(path: Path, timeout_s: float | None) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(timeout_s)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, suppress(OSError):
+        client.settimeout(ANSWER_S)
         with reachable(path) as name:
             client.connect(name)
-        yield client
+        return True
+    return False

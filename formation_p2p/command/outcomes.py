@@ -40,7 +40,7 @@ from formation_p2p.workload.core.process import ProcessResult
 
 if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
-    from formation_p2p.command.local.link import Link
+    from formation_p2p.command.local.client import Link
     from formation_p2p.workload.core.memory_estimate import MemoryEstimate
 
 

@@ -58,7 +58,7 @@ def ping(
     place = flags.folder_of(home, join)
 
     async def show(_: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
 
         trips: list[RoundTrip] = []
         async with reach(place, own=join is not None) as node:

@@ -30,16 +30,16 @@ from formation_p2p.command.files import (
 from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.kinds import FUEL, IMAGE, WASM, Kind
-from formation_p2p.command.local.begun import waiting
 from formation_p2p.command.owed import Owed
 from formation_p2p.command.script import script_of, with_header
+from formation_p2p.command.start import waiting
 from formation_p2p.command.task_flags import FLAGS, PolicyCommand, takes
 from formation_p2p.command.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed, Unplaceable
 from formation_p2p.workload.core.process import ProcessSpec
 
 if TYPE_CHECKING:
-    from formation_p2p.command.local.link import WatchedJob
+    from formation_p2p.command.local.client import WatchedJob
     from formation_p2p.jobs.core.job_events import JobEvent
     from formation_p2p.placement.core.task_options import TaskOptionKwargs, TaskOptions
 
@@ -159,7 +159,7 @@ def run(
         flags.require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
 
         own = join is not None
         async with reach(place, may=may, state=state, metrics=metrics, own=own) as node:

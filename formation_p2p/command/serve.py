@@ -209,7 +209,7 @@ def worker(
 
     async def lend(interrupt: Interrupt) -> int:
         from formation_p2p.api.job import MAX_GRACE_S
-        from formation_p2p.command.local.server import commands_served
+        from formation_p2p.command.local.methods import commands_served
         from formation_p2p.command.tables import offer_in_words
         from formation_p2p.command.watched import WatchedNode, WorkLog, show_as_json
         from formation_p2p.drivers.installed import set_up_drivers

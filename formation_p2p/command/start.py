@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from formation_p2p.command.local.begun import Begun
+    from formation_p2p.rpc.wire import Message
 
 # With one of these a command does something else, or elsewhere.
 _VARIABLES: Final = ("FORMATION_JOIN", "FORMATION_STATE", "FORMATION_METRICS")
@@ -42,6 +43,23 @@ _MAX_TAIL_BYTES: Final = 65_536
 _MAX_HEARD: Final = 64
 
 
+class Begun:
+    """A question that was asked on `connection`. Of what came in answer, `heard` is what was not
+    acted on; none of it is in part. `stdout` is what was passed on. `interrupted` is the signal
+    that came, or 0."""
+
+    def __init__(self, home: str, connection: socket.socket) -> None:
+        self.home = home
+        self.connection = connection
+        self.heard: deque[Message] = deque()
+        self.stdout = bytearray()
+        self.interrupted = 0
+
+
+# For the command of this program, which would ask the same.
+waiting: list[Begun] = []
+
+
 def main() -> NoReturn:
     _open_all()
     from formation_p2p.command.stacks import print_on_quit
@@ -53,8 +71,6 @@ def main() -> NoReturn:
         if begun is not None:
             if _followed(begun):
                 sys.exit(0)
-            from formation_p2p.command.local.begun import waiting
-
             waiting.append(begun)
         from formation_p2p.command.main import app
     except KeyboardInterrupt:
@@ -97,56 +113,21 @@ def question_of(argv: list[str]) -> dict[str, Any]:
     """As run.py and client.py ask it."""
     work: list[Any] = ["ProcessSpec", argv, {}, None, {}, [], {}, [], [], 85, {}]
     name = {"name": argv[0], "labels": [argv[0]]}
-    return {"ask": "submit", "work": work, "kwargs": _KWARGS, **name, "options": None}
+    return {"work": work, "kwargs": _KWARGS, **name, "options": None}
 
 
 def _asked(argv: list[str]) -> Begun | None:
     """None where no node runs here, or one that does not answer as it should."""
-    import socket
-
-    from formation_p2p.command.local.begun import Begun
-    from formation_p2p.command.local.wire import EXCHANGE_S, VERSION, encoded, socket_of
+    from formation_p2p.core.errors import LocalError
+    from formation_p2p.rpc.wire import EXCHANGE_S, asked, socket_of
     from formation_p2p.machine.home_path import home_path
-    from formation_p2p.machine.unix_socket import reachable
 
-    home = home_path()
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    home, within_s = home_path(), {"greets_s": _GREETS_S, "answers_s": EXCHANGE_S}
     try:
-        connection.settimeout(_GREETS_S)
-        with reachable(socket_of(home)) as name:
-            connection.connect(name)
-        connection.sendall(encoded({"formation": VERSION}))
-        if _message(connection) == {"formation": VERSION}:
-            connection.settimeout(EXCHANGE_S)
-            connection.sendall(encoded(question_of(argv)))
-            return Begun(str(home), connection)
-    except (OSError, ValueError):
-        pass
-    connection.close()
-    return None
-
-
-def _message(connection: socket.socket) -> dict[str, Any]:
-    """Raises OSError at the end, ValueError for other bytes."""
-    from formation_p2p.command.local.wire import LENGTH, MAX_DEPTH, MAX_FRAME_BYTES
-    from formation_p2p.core import cbor
-
-    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"{length} bytes")
-    message = cbor.decode(_exactly(connection, length), MAX_DEPTH)
-    if not isinstance(message, dict) or not all(isinstance(key, str) for key in message):
-        raise ValueError("it is not a map with text keys")
-    return message
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        if not (more := connection.recv(size - len(data))):
-            raise OSError("the node of this machine has left")
-        data += more
-    return bytes(data)
+        connection = asked(socket_of(home), "submit", question_of(argv), **within_s)
+    except (OSError, LocalError):
+        return None
+    return Begun(str(home), connection)
 
 
 def _followed(begun: Begun) -> bool:
@@ -154,6 +135,8 @@ def _followed(begun: Begun) -> bool:
     command goes on from here."""
     import select
     import signal
+
+    from formation_p2p.rpc.wire import told
 
     wakes, rings = os.pipe()
     os.set_blocking(rings, False)
@@ -173,8 +156,8 @@ def _followed(begun: Begun) -> bool:
             if not ready:
                 return False
             try:
-                message = _message(begun.connection)
-            except (OSError, ValueError):
+                message = told(begun.connection)
+            except (EOFError, OSError, ValueError):
                 begun.connection.shutdown(2)  # the command finds that the node has left
                 return False
             begun.heard.append(message)

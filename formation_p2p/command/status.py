@@ -10,7 +10,6 @@ from typing import Final
 from formation_p2p.command import flags
 from formation_p2p.command.rights import in_json, in_words
 from formation_p2p.command.words import Json, counted, date, printable, put
-from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.units import format_span
 from formation_p2p.machine.home import Home, joined_network
@@ -76,14 +75,9 @@ def banned_by(place: Home, network: Network) -> str | None:
 
 def running(home: Path) -> list[Json]:
     """What the nodes that run from a home tell of themselves."""
-    from formation_p2p.command.node_socket import answer, sockets_of
+    from formation_p2p.command.node_socket import answers_of, any_runs
 
-    try:
-        sockets = sockets_of(home)
-    except LocalError:
-        return []
-    found = (answer(path, {"ask": "status"}) for path in sockets)
-    return [node for node in found if node]
+    return answers_of(home, "status") if any_runs(home) else []
 
 
 def node_in_words(node: Json) -> list[str]:

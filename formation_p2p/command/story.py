@@ -31,12 +31,12 @@ def story(
     The node that submitted the task tells it, while it runs from this home. It remembers its last
     tasks, some thousands. Each line says how long after the one before it came.
     """
-    from formation_p2p.command.node_socket import answer, sockets_of
+    from formation_p2p.command.node_socket import answers_of
     from formation_p2p.core.errors import InvalidInput
     from formation_p2p.machine.home_path import home_path
 
-    answers = (answer(path, {"ask": "story", "task": task}) for path in sockets_of(home_path(home)))
-    found = next((each for each in answers if each.get("story")), None)
+    answers = answers_of(home_path(home), "story", task=task)
+    found = next((each for each in answers if each["story"]), None)
     if found is None:
         problem = f"no node that runs here remembers {task}; `formation logs` shows jobs and tasks"
         raise InvalidInput("task", problem)

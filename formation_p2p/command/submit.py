@@ -39,7 +39,7 @@ from formation_p2p.workload.core.blob import DIGEST_BYTES, RAW, Blob, Cid
 
 if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
-    from formation_p2p.command.local.link import Link, WatchedJob
+    from formation_p2p.command.local.client import Link, WatchedJob
     from formation_p2p.jobs.core.job_events import JobEvent
 
     Show = Callable[[JobEvent], Awaitable[None]]
@@ -164,7 +164,7 @@ def _submit(
 
     async def place_and_wait(interrupt: Interrupt) -> int:
         from formation_p2p.command.as_json import lines_of
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
         from formation_p2p.command.outcomes import exit_code_of, passed_on, tell_sizes, why_empty
 
         began_s = time.monotonic()
@@ -216,7 +216,7 @@ class Kept:
         from formation_p2p.command.outcomes import Whole
 
         self._node = node
-        self._tasks = {task.task_id: line for task, line in zip(job.tasks, tasks, strict=True)}
+        self._tasks = dict(zip([task.task_id for task in job.tasks], tasks, strict=True))
         self._out_dir = out_dir
         self._broken: dict[str, str] = {}
         self.is_unreachable = False

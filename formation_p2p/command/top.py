@@ -95,12 +95,11 @@ def logs(
     jobs of a command disappear here when the command ends, and remain in the file of --state. With
     --json, each event is a line of JSON.
     """
-    from formation_p2p.command.node_socket import told_by_all
+    from formation_p2p.command.node_socket import events_of_all
 
-    question = {"ask": "events", "job": job, "follow": follow}
     event: Json | None = None
     missed = 0
-    for event in told_by_all(home_path(home), question, follow=follow):
+    for event in events_of_all(home_path(home), job, follow=follow):
         missed += event["events"] if event["event"] == "missed" else 0
         if as_json:
             put(event)
@@ -147,7 +146,7 @@ def _ask(path: Path, what: str) -> Json:
     from formation_p2p.command.node_socket import answer
 
     with contextlib.suppress(LocalError):
-        return answer(path, {"ask": what})
+        return answer(path, what)
     return {}
 
 

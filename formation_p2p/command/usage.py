@@ -102,11 +102,12 @@ def _running(home: Path) -> list[Json]:
     """The status of each node that runs from here."""
     from formation_p2p.command.node_socket import answer, sockets_of
 
-    nodes = []
+    nodes: list[Json] = []
     with contextlib.suppress(LocalError):
         for path in sockets_of(home):
             with contextlib.suppress(LocalError):
-                nodes.append(answer(path, {"ask": "status"}))
+                nodes.append(answer(path, "status"))
+    nodes = [node for node in nodes if node]
     for node in nodes:
         for each in (*node["shares"], *node["waiting"]):
             learn_from(each)

@@ -20,16 +20,16 @@ from formation_p2p.trust.core.network import Network
 @dataclass(frozen=True, slots=True)
 class Claim:
     """`index` is that of the identity in the home. `scratch` is a folder for this claim's tasks,
-    `blobs` one for the data that it holds, `status` a socket for observers, `trust` a file of
-    peer histories and `services` a folder for the logs and volumes of services; they may not exist
-    yet. Release when done."""
+    `blobs` one for the data that it holds, `socket` is for other programs of the user, `trust` a
+    file of peer histories and `services` a folder for the logs and volumes of services; they may
+    not exist yet. Release when done."""
 
     index: int
     identity: Identity
     network: Network
     scratch: Path
     blobs: Path
-    status: Path
+    socket: Path
     trust: Path
     services: Path
     _lock: int
@@ -56,7 +56,7 @@ def claim(home: Home, network: Network | None = None) -> Claim:
                 known,
                 home.path / f"scratch-{index}",
                 home.path / f"blobs-{index}",
-                home.path / f"status-{index}.sock",
+                home.path / f"node-{index}.sock",
                 home.path / f"trust-{index}.db",
                 home.path / f"services-{index}",
                 lock,

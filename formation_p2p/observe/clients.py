@@ -10,17 +10,18 @@ import trio
 
 from formation_p2p.net.transport.accepting import next_client
 
-# A person has a terminal or two open on each node. Prometheus fetches over one connection, every
-# few seconds; some have two of them.
+# Prometheus fetches over one connection, every few seconds; some have two of them.
 MAX_CLIENTS: Final = 8
 # For a request to arrive, and for an answer, or a line of it, to be taken.
 EXCHANGE_S: Final = 10.0
 
 
 async def serve_clients(
-    listener: socket.socket, answer: Callable[[trio.SocketStream], Awaitable[None]]
+    listener: socket.socket,
+    answer: Callable[[trio.SocketStream], Awaitable[None]],
+    max_clients: int = MAX_CLIENTS,
 ) -> None:
-    """Until cancelled. A client past MAX_CLIENTS is closed at once, every other one after its
+    """Until cancelled. A client past `max_clients` is closed at once, every other one after its
     answer. The listener stays open: its maker closes it."""
 
     async def answered(client: trio.SocketStream) -> None:
@@ -31,7 +32,7 @@ async def serve_clients(
         async with trio.open_nursery() as nursery:
             while True:
                 client = await next_client(accepting)
-                if len(nursery.child_tasks) < MAX_CLIENTS:
+                if len(nursery.child_tasks) < max_clients:
                     nursery.start_soon(answered, trio.SocketStream(client))
                 else:
                     client.close()

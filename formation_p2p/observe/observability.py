@@ -1,4 +1,4 @@
-"""Observers of a node: the status socket, metrics, traces. None of them can stop the node, and the
+"""Observers of a node: its socket, metrics, traces. None of them can stop the node, and the
 node waits for none of them."""
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import trio
 from prometheus_client import generate_latest
 
 from formation_p2p.core.errors import LocalError
+from formation_p2p.rpc.node_socket import NodeSocket
 from formation_p2p.machine.claim import Claim
 from formation_p2p.net.transport.addresses import parse_host_and_port
 from formation_p2p.observe import clients
 from formation_p2p.observe.metrics import Metrics
-from formation_p2p.observe.status import Events, StatusSocket
+from formation_p2p.observe.status import Events, Status
 from formation_p2p.peer.runtime_config import Observe
 from formation_p2p.peer.shell import Shell
 
@@ -98,6 +99,7 @@ class Observability:
         self._metrics_at = metrics_at
         self._events = Events()
         self.observers = [self._events.observe, *more]
+        self.socket: NodeSocket  # once it is open
         self._listener: socket.socket | None = None
         self._tasks: list[Callable[[Shell], Awaitable[None]]] = []
 
@@ -110,10 +112,11 @@ class Observability:
             metrics = Metrics(peer_id)
             self.observers.append(metrics.observe)
             self._tasks += [metrics.measure_lag, partial(serve_metrics, self._listener, metrics)]
-        status = StatusSocket(claim.status, peer_id, self._events)
-        closing.callback(status.close)
-        status.open()
-        self._tasks.append(status.serve)
+        self.socket = NodeSocket(claim.socket)
+        self.socket.methods |= Status(peer_id, self._events).methods
+        closing.callback(self.socket.close)
+        self.socket.open()
+        self._tasks.append(self.socket.serve)
 
     @property
     def metrics_address(self) -> tuple[str, int]:

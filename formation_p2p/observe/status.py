@@ -1,35 +1,19 @@
 """A running node's status, for other programs of the same user: `formation top`, `formation logs`.
 
-A unix socket in the node's home, open to its owner alone. It takes one line of JSON and answers in
-lines of JSON, and changes nothing but by `drain`:
-
-    {"ask": "status"}                        one line: what the node is doing
-    {"ask": "workers"}                       one line: the workers that the network knows of
-    {"ask": "gangs"}                         one line: its gangs, and the members that it is
-    {"ask": "services"}                      one line: the replicas of services that it runs
-    {"ask": "drain", "service": "notes"}     one line: whether it runs one, which drains then
-    {"ask": "story", "task": "3f2a/0"}       one line: the way of one task
-    {"ask": "events", "follow": true}        a line for each event of its jobs, the last first
-
-Everything is bounded: clients, their requests, what is kept for one that reads slowly. The node
-never waits for any of them.
+Methods of the node's socket (rpc/node_socket.py), which are answered by documents, as they are
+printed with --json. They change nothing but by `drain`.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import json
-import logging
 import os
-import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -38,51 +22,18 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.features.gangs.host.gangs_json import gangs_in_json
 from formation_p2p.features.services.core.events import DrainReplica
+from formation_p2p.rpc.node_socket import Method
 from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.names import name_of
-from formation_p2p.machine.unix_socket import is_beside_us, reachable
-from formation_p2p.observe import clients, status_json
+from formation_p2p.observe import status_json
 from formation_p2p.peer.core.effects import Explained
 from formation_p2p.peer.core.events import Explain, PeerEvent, Resume, Submit
+from formation_p2p.peer.shell import Shell
 from formation_p2p.reach.reach_in_words import reach_in_json
 
-if TYPE_CHECKING:
-    from formation_p2p.peer.shell import Shell
-
-
-# The replicas of services that a node runs, for programs of its user.
-def replicas_in_json(shell: Shell) -> list[dict[str, Any]]:
-    now_unix_s = time.time()
-    history = {} if shell.replicas is None else shell.replicas.history
-    return [
-        {
-            "service": each.service,
-            "version": each.version,
-            "slot": each.slot,
-            "phase": each.phase,
-            "why": each.why,
-            "since_unix_s": int(now_unix_s - each.since_s),
-            "starts": each.starts,
-            "outstanding": each.outstanding,
-            "crash_loop": each.is_in_crash_loop,
-            "checks": {
-                name: {"holds": holds, "why": why} for name, (holds, why) in each.checks.items()
-            },
-            "history": [
-                {"unix_s": round(note.at_unix_s, 3), "state": note.state.value, "why": note.why}
-                for note in history.get(each.service, ())
-            ],
-        }
-        for each in shell.replica_statuses()
-    ]
-
-
-log = logging.getLogger(__name__)
-
-MAX_REQUEST_BYTES: Final = 1024
 # Events kept for later readers, and what they may hold of output. Of a storm of small tasks
 # it is the last second; of a job of programs, what one screen shows and much more.
 MAX_EVENTS: Final = 4096
@@ -90,6 +41,8 @@ MAX_OUTPUT_BYTES: Final = MIB
 # Events sent at once. Ten microseconds each: a storm takes a twentieth of the node's time.
 AT_ONCE: Final = 256
 PAUSE_S: Final = 0.05
+# A person has a terminal or two open on each node.
+MAX_READERS: Final = 8
 # Labels kept of the last jobs, so that their tasks have names after they have ended; those of one
 # job of the largest kind.
 MAX_LABELS: Final = 100_000
@@ -175,82 +128,28 @@ class Events:
             self._label_count -= len(self._labels.pop(next(iter(self._labels))))
 
 
-class StatusSocket:
-    """The socket, from the node's start to its end; `serve` with each new shell."""
+class Status:
+    """What a node tells of itself: its methods, from its start to its end."""
 
-    def __init__(self, path: Path, peer_id: PeerId, events: Events) -> None:
-        self._path = path
+    def __init__(self, peer_id: PeerId, events: Events) -> None:
         self._peer_id = peer_id
         self._events = events
         self._since_unix_s = time.time()
         self._version = importlib.metadata.version("formation_p2p")  # that was started
-        self._listener: socket.socket | None = None
         self._queries = itertools.count(-1, -1)  # the person's own count upwards
         self._workers: list[dict[str, Any]] = []
         self._workers_s = float("-inf")
+        self.methods: Final = {
+            "status": Method(self._status),
+            "workers": Method(self._known_workers),
+            "gangs": Method(self._gangs),
+            "services": Method(_services),
+            "drain": Method(_drain),
+            "story": Method(self._story),
+            "events": Method(self._told_events, at_once=MAX_READERS),
+        }
 
-    def open(self) -> None:
-        """A node runs just as well without: where there can be no socket, that is logged."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # Its last owner is gone: the caller has the lock on this identity.
-            self._path.unlink(missing_ok=True)
-            with reachable(self._path) as name:
-                listener.bind(name)
-            self._path.chmod(0o600)
-            listener.listen(clients.MAX_CLIENTS)
-        except OSError as error:
-            listener.close()
-            log.warning("formation top cannot see this node: %s: %s", self._path, error)
-        else:
-            self._listener = listener
-
-    def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._path.unlink(missing_ok=True)
-
-    async def serve(self, shell: Shell) -> None:
-        """Until cancelled."""
-        if self._listener is not None:
-            await clients.serve_clients(self._listener, partial(self._answer, shell))
-
-    async def _answer(self, shell: Shell, client: trio.SocketStream) -> None:
-        if not is_beside_us(client.socket):
-            return
-        try:
-            with trio.fail_after(clients.EXCHANGE_S):
-                head = await clients.receive_head(client, b"\n", MAX_REQUEST_BYTES)
-            match _request(head.partition(b"\n")[0]):
-                case {"ask": "status"}:
-                    await _put(client, self._status(shell))
-                case {"ask": "workers"}:
-                    await _put(client, {"workers": await self._known_workers(shell)})
-                case {"ask": "gangs"}:
-                    own = {"peer_id": self._peer_id, "name": name_of(self._peer_id)}
-                    await _put(client, {**own, **gangs_in_json(shell, with_links=True)})
-                case {"ask": "services"}:
-                    await _put(client, {"replicas": replicas_in_json(shell)})
-                case {"ask": "drain", "service": str(service)}:
-                    runs = any(x.service == service for x in shell.replica_statuses())
-                    if runs:
-                        shell.feed(DrainReplica(service))
-                    await _put(client, {"draining": runs})
-                case {"ask": "story", "task": str(task)}:
-                    await _put(client, {"story": self._story(task, shell)})
-                case {"ask": "events", **rest}:
-                    job = rest.get("job")
-                    prefix = job if isinstance(job, str) else ""
-                    await self._send_events(client, prefix, rest.get("follow") is True)
-                case _:
-                    await _put(
-                        client, {"error": "ask for status, workers, gangs, services, story, events"}
-                    )
-        except* (trio.BrokenResourceError, trio.TooSlowError):
-            # A star: a client that follows events is served by two tasks, whose end is a group.
-            log.debug("a client has left, or reads too slowly")
-
-    def _status(self, shell: Shell) -> dict[str, Any]:
+    async def _status(self, shell: Shell) -> dict[str, Any]:
         seen = shell.peer.status(moment())
         rows = {"jobs": seen.jobs, "held": seen.held, "granted": seen.granted}
         rows |= {"shares": seen.shares, "waiting": seen.waiting, "quotas": seen.quotas}
@@ -278,7 +177,12 @@ class StatusSocket:
             **gangs_in_json(shell, with_links=False),
         }
 
-    def _story(self, task: str, shell: Shell) -> list[dict[str, Any]]:
+    async def _gangs(self, shell: Shell) -> dict[str, Any]:
+        """Those that it has, and the members of gangs that it is."""
+        own = {"peer_id": self._peer_id, "name": name_of(self._peer_id)}
+        return {**own, **gangs_in_json(shell, with_links=True)}
+
+    async def _story(self, shell: Shell, task: str) -> dict[str, Any]:
         """Of a task by its id, or by how its job's id begins where that names one job alone."""
         begins, slash, number = task.rpartition("/")
         jobs = self._events.jobs(begins) | {
@@ -286,11 +190,12 @@ class StatusSocket:
         }
         if slash and len(jobs) == 1:
             task = f"{jobs.pop()}/{number}"
-        return status_json.story_in_json(shell.peer.story(task))
+        return {"story": status_json.story_in_json(shell.peer.story(task))}
 
-    async def _known_workers(self, shell: Shell) -> list[dict[str, Any]]:
+    async def _known_workers(self, shell: Shell) -> dict[str, Any]:
+        """That the network knows of."""
         if trio.current_time() - self._workers_s < WORKERS_EVERY_S:
-            return self._workers
+            return {"workers": self._workers}
         self._workers_s = trio.current_time()
         query = next(self._queries)
         explained = self._events.explained
@@ -305,48 +210,61 @@ class StatusSocket:
         if found is not None:
             ranked = found.decision.ranked
             self._workers = [status_json.worker_in_json(each.profile) for each in ranked]
-        return self._workers
+        return {"workers": self._workers}
 
-    async def _send_events(self, client: trio.SocketStream, prefix: str, follow: bool) -> None:
-        """The events of the jobs whose id begins so. Of what comes faster than it is read, the
-        client hears how much it missed."""
+    async def _told_events(
+        self, _: Shell, job: str, follow: bool
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """The events of the jobs whose id begins so, the last first. Of what comes faster than it
+        is read, the client hears how much it missed."""
         due = 0
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_until_left, client, nursery.cancel_scope)
-            while True:
-                first, events = self._events.since(due)
-                if due and first > due:
-                    await _put(client, {"event": "missed", "events": first - due})
-                wanted = [
-                    self._events.in_json(*each) for each in events if each[1].startswith(prefix)
-                ]
-                if wanted:
-                    await _put(client, *wanted)
-                due = first + len(events)
-                if events:
-                    await trio.sleep(PAUSE_S if follow else 0)
-                elif follow:
-                    await self._events.readers.park()
-                else:
-                    nursery.cancel_scope.cancel()
-                    return
+        while True:
+            first, events = self._events.since(due)
+            told = [self._events.in_json(*each) for each in events if each[1].startswith(job)]
+            if due and first > due:
+                told.insert(0, {"event": "missed", "events": first - due})
+            if told:
+                yield told
+            due = first + len(events)
+            if events:
+                await trio.sleep(PAUSE_S if follow else 0)
+            elif follow:
+                await self._events.readers.park()
+            else:
+                return
 
 
-def _request(line: bytes) -> Any:
-    """One line of JSON; None for anything else."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+async def _services(shell: Shell) -> dict[str, Any]:
+    """The replicas of services that it runs."""
+    now_unix_s = time.time()
+    history = {} if shell.replicas is None else shell.replicas.history
+    replicas = [
+        {
+            "service": each.service,
+            "version": each.version,
+            "slot": each.slot,
+            "phase": each.phase,
+            "why": each.why,
+            "since_unix_s": int(now_unix_s - each.since_s),
+            "starts": each.starts,
+            "outstanding": each.outstanding,
+            "crash_loop": each.is_in_crash_loop,
+            "checks": {
+                name: {"holds": holds, "why": why} for name, (holds, why) in each.checks.items()
+            },
+            "history": [
+                {"unix_s": round(note.at_unix_s, 3), "state": note.state.value, "why": note.why}
+                for note in history.get(each.service, ())
+            ],
+        }
+        for each in shell.replica_statuses()
+    ]
+    return {"replicas": replicas}
 
 
-async def _put(client: trio.SocketStream, *lines: dict[str, Any]) -> None:
-    text = "".join(f"{json.dumps(line)}\n" for line in lines)
-    with trio.fail_after(clients.EXCHANGE_S):
-        await client.send_all(text.encode())
-
-
-async def _until_left(client: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """A client that follows says nothing more: what it sends, or its end, ends it."""
-    await client.receive_some(1)
-    scope.cancel()
+async def _drain(shell: Shell, service: str) -> dict[str, Any]:
+    """The replica of a service finishes what it serves, and ends: whether there is one."""
+    runs = any(each.service == service for each in shell.replica_statuses())
+    if runs:
+        shell.feed(DrainReplica(service))
+    return {"draining": runs}

@@ -19,8 +19,8 @@ from pathlib import Path
 import cbor2
 import psutil
 import pytest
+from formation_p2p.rpc.wire import VERSION, socket_of
 
-from formation_p2p.command.local.wire import VERSION, socket_of
 from formation_p2p.core.identity import Identity
 from formation_p2p.drivers.bubblewrap import Bubblewrap
 from formation_p2p.drivers.machine import interpreter_environment
@@ -197,13 +197,16 @@ def test_a_command_that_ends_takes_its_work_along(world: World) -> None:
 
 def test_a_command_and_a_node_of_two_versions_part_by_name(world: World) -> None:
     with _connected(world.home) as older:  # a command's
-        older.sendall(_frame({"formation": "0.0.1/1"}))
-        assert older.makefile("rb").read() == _frame({"formation": VERSION})  # and no more
-    socket_of(world.other).unlink(missing_ok=True)
-    with _another(world.other, {"formation": "0.0.1/1"}):
-        done = formation(world.other, "run", "--", "echo", "hi")
-    assert (done.code, done.out) == (0, b"hi\n")
-    assert "is of another version; joining by itself" in done.err
+        older.sendall(_frame({"formation": "0.0.1/1", "ask": "submit"}))
+        greeting = _frame({"formation": VERSION, "has": False})
+        assert older.makefile("rb").read() == greeting  # and no more
+    for older_s in ({"formation": "0.0.1/1"}, {"formation": "0.0.1/2", "has": False}):
+        socket_of(world.other).unlink(missing_ok=True)
+        with _another(world.other, older_s):
+            done = formation(world.other, "run", "--", "echo", "hi")
+        assert (done.code, done.out) == (0, b"hi\n")
+        which = f"({older_s['formation']}, and this is {VERSION})"
+        assert f"is of another version {which}; joining by itself" in done.err
 
 
 def test_a_grant_is_renewed_when_a_person_asks_or_by_itself(world: World) -> None:
@@ -232,7 +235,7 @@ def test_a_grant_is_renewed_when_a_person_asks_or_by_itself(world: World) -> Non
 def test_clients_that_mean_harm_do_none(world: World) -> None:
     process = psutil.Process(world.worker.process.pid)
     before = process.memory_info().rss
-    greeting = _frame({"formation": VERSION})
+    greeting = _frame({"formation": VERSION, "ask": "submit"})
     silent = [_connected(world.home) for _ in range(80)]
     for client in silent:
         client.close()
@@ -241,10 +244,13 @@ def test_clients_that_mean_harm_do_none(world: World) -> None:
         struct.pack(">I", 2**32 - 1),
         _frame({"formation": "0/0"}),
         greeting + os.urandom(100_000),
-        greeting + _frame({"ask": "format"}),
-        greeting + _frame({"ask": "submit", "work": [[[]]], "labels": 7}),
-        greeting + _frame({"ask": "submit", "work": ["ProcessSpec", "rm"], "labels": []}),
-        greeting + _frame({"ask": "put", "path": {"a": 1}}),
+        _frame({"formation": VERSION, "ask": "format"}),
+        _frame({"formation": VERSION, "ask": ["submit"]}),
+        greeting + _frame({"work": [[[]]], "labels": 7}),
+        greeting + _frame({"work": ["ProcessSpec", "rm"], "labels": []}),
+        _frame({"formation": VERSION, "ask": "put"}) + _frame({"path": {"a": 1}}),
+        _frame({"formation": VERSION, "ask": "story"}) + _frame({"task": 7}),
+        _frame({"formation": VERSION, "ask": "story"}) + os.urandom(100_000),
         greeting + struct.pack(">I", 16_000_000) + bytes(1_000_000),
         greeting + b"\0\0\0\xff" + b"\x81" * 255,
     ):
@@ -313,12 +319,9 @@ def test_a_node_answers_no_task_in_a_sandbox(tmp_path: Path) -> None:
         gate.line_with("to invite others")
         sandbox = Bubblewrap.found(tmp_path.parent / "another", interpreter_environment())
         inside = sandbox.command(tmp_path, network=True, gpus=())
-        questions = {
-            socket_of(tmp_path): _frame({"formation": VERSION}),
-            tmp_path / "status-0.sock": b'{"ask": "status"}\n',
-        }
-        for path, question in questions.items():
+        for path in (socket_of(tmp_path), tmp_path / "node-0.sock"):
             _wait_for(path)
+            question = _frame({"formation": VERSION, "ask": "status"})
             argv = (sys.executable, "-I", "-S", "-c", ASKS, str(path), question.hex())
             for around, answers in (((), "True\n"), (inside, "False\n")):
                 asked = subprocess.run([*around, *argv], capture_output=True, text=True, check=True)

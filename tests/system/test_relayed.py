@@ -61,7 +61,7 @@ async def relayed(folder: Path, sandbox: Sandboxing = "auto") -> AsyncIterator[R
 
 def answer_of(node: OpenNode) -> Json:
     """What `formation status` shows."""
-    [status] = [answer(path, {"ask": "status"}) for path in sockets_of(node.config.home.path)]
+    [status] = [answer(path, "status") for path in sockets_of(node.config.home.path)]
     return status
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import socket
 import stat
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from formation_p2p.rpc.node_socket import MAX_CLIENTS
+from formation_p2p.rpc.wire import VERSION, asked, encoded, told
 
 from formation_p2p import InvalidInput, LocalError, Node, ProcessSpec
+from formation_p2p.command.node_socket import answers
 from formation_p2p.machine.unix_socket import reachable
-from formation_p2p.observe.clients import MAX_CLIENTS
+from formation_p2p.observe.status import MAX_READERS
 from formation_p2p.reach.circuit_settings import RelaySettings
 from tests.support.network import DEADLINE_S, SmallNetwork, gate_at, small_network
 from tests.support.waiting import until
@@ -38,7 +40,7 @@ async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
 def connected(home: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(DEADLINE_S)
-    with reachable(home / "status-0.sock") as name:
+    with reachable(home / "node-0.sock") as name:
         client.connect(name)
     return client
 
@@ -53,16 +55,25 @@ def is_there(client: socket.socket) -> bool:
     return False
 
 
-def asked(home: Path, question: object) -> list[dict[str, Any]]:
-    """All lines of the answer, to the end of the connection."""
-    with connected(home) as client:
-        client.sendall(f"{json.dumps(question)}\n".encode())
-        with client.makefile() as lines:
-            return [json.loads(line) for line in lines]
+async def ask(home: Path, method: str, **question: object) -> Any:
+    """The only document of an answer."""
+    (found,) = await asyncio.to_thread(lambda: [*answers(home / "node-0.sock", method, **question)])
+    return found
 
 
-async def ask(home: Path, question: object) -> list[dict[str, Any]]:
-    return await asyncio.to_thread(asked, home, question)
+async def events(home: Path, job: str = "") -> list[dict[str, Any]]:
+    """That a client is told which does not follow."""
+    question = {"job": job, "follow": False}
+    told = await asyncio.to_thread(
+        lambda: [*answers(home / "node-0.sock", "events", None, **question)]
+    )
+    return [event for each in told for event in each]
+
+
+def following(home: Path) -> socket.socket:
+    question = {"job": "", "follow": True}
+    socket_path = home / "node-0.sock"
+    return asked(socket_path, "events", question, greets_s=DEADLINE_S, answers_s=DEADLINE_S)
 
 
 def test_a_socket_far_down_in_folders_can_be_reached(tmp_path: Path) -> None:
@@ -81,16 +92,16 @@ async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
         job = await world.bob.submit(sleeps, needs=SMALL, name="naps", labels=[*"abcdefgh"])
 
         async def four_run() -> bool:
-            (status,) = await ask(world.folder / "alice", {"ask": "status"})
+            status = await ask(world.folder / "alice", "status")
             run = sum(each["in_flight"] for each in status["granted"])
             return bool(run >= 4 and status["free"]["cpu_milli"] == 0)
 
         await until(four_run)
-        (bobs,) = await ask(world.folder / "bob", {"ask": "status"})
-        (alices,) = await ask(world.folder / "alice", {"ask": "status"})
+        bobs = await ask(world.folder / "bob", "status")
+        alices = await ask(world.folder / "alice", "status")
         job.cancel()
         await job
-        (after,) = await ask(world.folder / "bob", {"ask": "status"})
+        after = await ask(world.folder / "bob", "status")
     (shown,) = bobs["jobs"]
     assert (shown["job_id"], shown["name"], shown["tasks"]) == (job.job_id, "naps", 8)
     assert shown["waiting"] + shown["in_flight"] == 8
@@ -104,7 +115,7 @@ async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
 
 async def test_it_knows_the_workers_of_the_network(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        (reported,) = await ask(world.folder / "bob", {"ask": "workers"})
+        reported = await ask(world.folder / "bob", "workers")
     assert [each["peer_id"] for each in reported["workers"]] == [world.alice.peer_id]
 
 
@@ -115,15 +126,13 @@ async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(
         shout = ProcessSpec(("sh", "-c", "echo hello"))
         first = await world.bob.submit(shout, needs=SMALL, labels=["shout"])
         await first
-        late = await ask(world.folder / "bob", {"ask": "events"})
-        client = await asyncio.to_thread(connected, world.folder / "bob")
-        with client, client.makefile() as lines:
-            client.sendall(b'{"ask": "events", "follow": true}\n')
+        late = await events(world.folder / "bob")
+        with await asyncio.to_thread(following, world.folder / "bob") as client:
             second = await world.bob.submit(shout, needs=SMALL)
             stays: list[dict[str, Any]] = []
             while not stays or (stays[-1]["job"], stays[-1]["event"]) != (second.job_id, "ended"):
-                stays.append(json.loads(await asyncio.to_thread(lines.readline)))
-        only = await ask(world.folder / "bob", {"ask": "events", "job": second.job_id})
+                stays += (await asyncio.to_thread(told, client))["is"]
+        only = await events(world.folder / "bob", second.job_id)
     assert [each["event"] for each in late if each["event"] != "began"] == [
         "placed",
         "printed",
@@ -138,7 +147,7 @@ async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(
 
 async def test_the_socket_is_its_owners_alone_and_goes_with_the_node(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path):
-        door = tmp_path / "gate" / "status-0.sock"
+        door = tmp_path / "gate" / "node-0.sock"
         assert stat.S_IMODE(door.stat().st_mode) == 0o600
     assert not door.exists()
 
@@ -146,11 +155,29 @@ async def test_the_socket_is_its_owners_alone_and_goes_with_the_node(tmp_path: P
 async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: SmallNetwork) -> None:
     def crowd() -> None:
         home = world.folder / "bob"
-        for nonsense in (b"\n", b"[" * 900 + b"\n", b"x" * 5000, b"\xff\xfe\n", b"{}\n", b"3\n"):
+        for nonsense in (b"\0\0\0\1\xff", b"\0\0\0\1\3", b"\0\0\1\0" + b"\x81" * 256, b"x" * 5000):
             with connected(home) as client:
                 client.sendall(nonsense)
-                assert b"error" in client.recv(1000)
+                with suppress(ConnectionResetError):
+                    assert client.recv(1000) == b""
+        for nothing in ({}, {"ask": 3}, {"ask": "format"}, {"formation": [], "ask": "_status"}):
+            with connected(home) as client:
+                client.sendall(encoded(nothing))
+                assert told(client) == {"formation": VERSION, "has": False}
+        wrong: list[dict[str, object]] = [{}, {"task": 3}, {"shell": 0}, {"task": "x" * 1100}]
+        for question in wrong:
+            with pytest.raises(LocalError):
+                list(answers(home / "node-0.sock", "story", **question))
+        with ExitStack() as clients:
+            for _ in range(MAX_READERS):
+                clients.enter_context(following(home))
+            assert one_reader_too_many(home)
         assert any(one_too_many(home) for _ in range(TRIES))
+
+    def one_reader_too_many(home: Path) -> bool:
+        with suppress(ConnectionError), following(home) as client:
+            return client.recv(1) == b""
+        return True
 
     def one_too_many(home: Path) -> bool:
         """It is sent away while those who ask nothing, and were there before, may stay: where the
@@ -165,8 +192,8 @@ async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: SmallNetwork) 
 
         async def open_again() -> bool:
             try:
-                return bool(await ask(world.folder / "bob", {"ask": "status"}))
-            except OSError:
+                return bool(await ask(world.folder / "bob", "status"))
+            except (LocalError, ValueError):
                 return False
 
         await until(open_again)
@@ -177,13 +204,14 @@ async def test_one_who_leaves_amid_events_does_not_close_the_door(world: SmallNe
     """With some of them unread, as at the end of `formation logs --follow`."""
 
     async def is_over() -> bool:
-        (status,) = await ask(world.folder / "bob", {"ask": "status"})
+        status = await ask(world.folder / "bob", "status")
         return not status["jobs"]
 
     async with asyncio.timeout(DEADLINE_S):
-        for follow in (b"true", b"false"):
+        for follow in (True, False):
             client = await asyncio.to_thread(connected, world.folder / "bob")
-            client.sendall(b'{"ask": "events", "follow": ' + follow + b"}\n")
+            client.sendall(encoded({"formation": VERSION, "ask": "events"}))
+            client.sendall(encoded({"job": "", "follow": follow}))
             await world.bob.map(abs, range(50), needs=SMALL)
             client.recv(1)  # some have arrived
             client.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import cbor2
 import pytest
+from formation_p2p.rpc.values import pack, unpack, unpack_as
 
-from formation_p2p.command.local.values import pack, unpack, unpack_as
 from formation_p2p.core.keyspace import Key
 from formation_p2p.discovery.core.trace import Trace
 from formation_p2p.placement.core.decision import Decision, Discovery, Ranked

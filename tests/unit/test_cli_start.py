@@ -14,8 +14,8 @@ from pathlib import Path
 import cbor2
 import click
 import pytest
+from formation_p2p.rpc.wire import LENGTH, VERSION, encoded, socket_of
 
-from formation_p2p.command.local.wire import LENGTH, VERSION, encoded, socket_of
 from formation_p2p.command.main import app
 from formation_p2p.command.start import program_of
 from formation_p2p.command.task_flags import FLAGS
@@ -42,7 +42,7 @@ HEAVY = {
 }
 SCRIPT = """
 import sys
-from formation_p2p.command.local.wire import LENGTH, VERSION, encoded, socket_of
+from formation_p2p.rpc.wire import LENGTH, VERSION, encoded, socket_of
 from formation_p2p.command.main import app
 from formation_p2p.command.start import program_of
 try:
@@ -91,7 +91,7 @@ def test_run_through_a_node_that_is_there_imports_none_of_its_own() -> None:
     script = """
 import sys
 import formation_p2p.command.main, formation_p2p.command.run
-import formation_p2p.command.local.client, formation_p2p.command.local.link
+import formation_p2p.command.local.client
 assert "formation_p2p.jobs.core.job_events" not in sys.modules, "not before it asks"
 import formation_p2p.command.outcomes
 print(*sys.modules)
@@ -114,7 +114,7 @@ def test_run_without_options_asks_and_passes_on_with_few_modules() -> None:
 import sys
 before = {*sys.modules}
 import formation_p2p.command.start, formation_p2p.command.words, formation_p2p.workload.core.learnt
-import formation_p2p.command.local.begun, formation_p2p.command.local.wire
+import formation_p2p.rpc.wire
 import formation_p2p.machine.home_path, formation_p2p.machine.unix_socket
 print(*(name for name in {*sys.modules} - before if name.startswith("formation_p2p.")))
 print(*sys.modules)
@@ -125,20 +125,21 @@ print(*sys.modules)
     ours, every = (set(line.split()) for line in done.stdout.splitlines())
     assert ours == {
         "formation_p2p.command",
-        "formation_p2p.command.local",
-        "formation_p2p.command.local.begun",
-        "formation_p2p.command.local.wire",
         "formation_p2p.command.start",
         "formation_p2p.command.words",
         "formation_p2p.core",
+        "formation_p2p.core.cbor",
         "formation_p2p.core.errors",
         "formation_p2p.core.units",
+        "formation_p2p.core.version",
         "formation_p2p.workload.core",
         "formation_p2p.workload.core.learnt",
         "formation_p2p.workload",
         "formation_p2p.machine",
         "formation_p2p.machine.home_path",
         "formation_p2p.machine.unix_socket",
+        "formation_p2p.rpc",
+        "formation_p2p.rpc.wire",
     }
     slow = {"asyncio", "click", "dataclasses", "decimal", "inspect", "json", "logging", "ssl"}
     assert not slow & every
@@ -157,7 +158,7 @@ def test_run_without_options_asks_what_the_command_does(tmp_path: Path) -> None:
                 connection, _ = listener.accept()
                 with connection, connection.makefile("rwb") as stream:
                     stream.read(LENGTH.unpack(stream.read(LENGTH.size))[0])
-                    stream.write(encoded({"formation": VERSION}))
+                    stream.write(encoded({"formation": VERSION, "has": True}))
                     stream.flush()
                     if head := stream.read(LENGTH.size):
                         asked.append(stream.read(LENGTH.unpack(head)[0]))

@@ -202,7 +202,7 @@ def _nodes(home: Path) -> tuple[list[Json], list[str]]:
     with suppress(LocalError):
         for path in node_socket.sockets_of(home):
             try:
-                status = node_socket.answer(path, {"ask": "status"})
+                status = node_socket.answer(path, "status")
             except LocalError as error:
                 silent.append(str(error))
             else:
@@ -214,7 +214,7 @@ def _ages_s(home: Path, nodes: Sequence[Json]) -> list[float]:
     """Of the profiles that a node which runs here knows."""
     if not nodes:
         return []
-    known = node_socket.answer(node_socket.sockets_of(home)[0], {"ask": "workers"})
+    known = node_socket.answer(node_socket.sockets_of(home)[0], "workers")
     now_s = time.time()
     workers = known.get("workers", ())
     # An older node does not tell.

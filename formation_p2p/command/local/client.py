@@ -8,29 +8,38 @@ import signal
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, Unpack
 
-from formation_p2p.command.local.begun import Begun, waiting
-from formation_p2p.command.local.frames import error_from_wire, receive
-from formation_p2p.command.local.values import pack, unpack, unpack_as
-from formation_p2p.command.local.wire import (
-    EXCHANGE_S,
-    MAX_FRAME_BYTES,
-    MAX_GREETING_BYTES,
-    VERSION,
-    encoded,
-    socket_of,
-)
+from formation_p2p.command.start import Begun, waiting
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import KIB
+from formation_p2p.rpc.values import pack, unpack, unpack_as
+from formation_p2p.rpc.wire import (
+    EXCHANGE_S,
+    LENGTH,
+    MAX_FRAME_BYTES,
+    MAX_GREETING_BYTES,
+    VERSION,
+    Message,
+    decoded,
+    encoded,
+    error_from_wire,
+    lacks_in_words,
+    length_of,
+    socket_of,
+)
 from formation_p2p.machine.names import learn_name
 from formation_p2p.machine.unix_socket import reachable
 from formation_p2p.workload.core.blob import Blob
 
 if TYPE_CHECKING:
+    from formation_p2p.api.job import JobHandle
+    from formation_p2p.api.node import Node
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.core.effects import Contact
     from formation_p2p.features.services.core.events import ServicesRead, SpecPublished
@@ -45,7 +54,61 @@ if TYPE_CHECKING:
     from formation_p2p.workload.core.plan import Plan
     from formation_p2p.workload.core.work import Work
 
-_ENDED = "the node of this machine ended meanwhile; run the command again"
+# What commands need of a node: one of their own has it, and so has the node that runs on this
+# machine for the same home.
+Link: TypeAlias = "LocalNode | Node"
+WatchedJob: TypeAlias = "LocalJob | JobHandle"
+
+_ENDED: Final = "the node of this machine ended meanwhile; run the command again"
+# Questions up to here are held without waiting for a turn.
+SMALL_BYTES: Final = 64 * KIB
+
+
+@asynccontextmanager
+async def reach(
+    home: Path,
+    *,
+    may: Callable[[], None] | None = None,
+    state: Path | None = None,
+    metrics: str | None = None,
+    own: bool = False,
+) -> AsyncIterator[Link]:
+    """The node of this machine that runs from the home, or else a node of the command's own.
+
+    It has its own with a `state` or `metrics`, which are a node's, and where `own` asks for it.
+    `may` raises before one joins that is not allowed to do what is to be done; the node that runs
+    here looks for itself.
+    """
+    from formation_p2p.state.member_file import learn_names
+
+    learn_names(home)
+    if not own and state is None and metrics is None:
+        local = await LocalNode.at(home)
+        if local is not None:
+            yield local
+            return
+    from formation_p2p.api.node import Node
+
+    if may is not None:
+        may()
+    async with Node.join(home=home, listen=(), state=state, metrics=metrics) as node:
+        yield node
+
+
+async def receive(
+    reader: asyncio.StreamReader,
+    max_bytes: int = MAX_FRAME_BYTES,
+    large: asyncio.Semaphore | None = None,
+) -> Message:
+    """The next message; `large` ones wait for their turn to be read. Raises EOFError where the
+    other side has left, InvalidInput for other bytes."""
+    try:
+        length = length_of(await reader.readexactly(LENGTH.size), max_bytes)
+        turn = contextlib.nullcontext() if large is None or length <= SMALL_BYTES else large
+        async with turn:
+            return decoded(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise EOFError from error
 
 
 class _Connection:
@@ -55,49 +118,49 @@ class _Connection:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        heard: deque[dict[str, Any]] | None = None,
+        heard: deque[Message] | None = None,
     ) -> None:
         """What was `heard` comes before what is read."""
-        self._reader = reader
-        self._writer = writer
+        self.streams = reader, writer
         self._heard = deque() if heard is None else heard
 
     @classmethod
-    async def of(cls, begun: Begun) -> Self:
-        """One that the start of the command has opened."""
-        return cls(*await asyncio.open_unix_connection(sock=begun.connection), begun.heard)
-
-    @classmethod
-    async def to(cls, home: Path) -> Self:
-        """Raises OSError where no node listens."""
+    async def to(cls, home: Path, method: str) -> tuple[Self, Message]:
+        """With how the node greets. Raises OSError where none listens, NodeClosed where it does not
+        answer."""
         with reachable(socket_of(home)) as name:
-            return cls(*await asyncio.open_unix_connection(name))
+            connection = cls(*await asyncio.open_unix_connection(name))
+        try:
+            connection.say({"formation": VERSION, "ask": method})
+            async with asyncio.timeout(EXCHANGE_S):
+                return connection, await connection.told(MAX_GREETING_BYTES)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, TimeoutError | InvalidInput):
+                raise NodeClosed(_ENDED) from error
+            raise
 
-    def say(self, message: dict[str, Any]) -> None:
-        self._writer.write(encoded(message))
+    def say(self, message: Message) -> None:
+        self.streams[1].write(encoded(message))
 
-    async def told(self, max_bytes: int = MAX_FRAME_BYTES) -> dict[str, Any]:
+    async def told(self, max_bytes: int = MAX_FRAME_BYTES) -> Message:
         """Raises what the node raised; NodeClosed where it has left."""
         try:
             heard = self._heard
-            message = heard.popleft() if heard else await receive(self._reader, max_bytes)
+            message = heard.popleft() if heard else await receive(self.streams[0], max_bytes)
         except EOFError:
             raise NodeClosed(_ENDED) from None
         if "error" in message:
             raise error_from_wire(message["error"])
         return message
 
-    @property
-    def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """What follows is no message."""
-        return self._reader, self._writer
-
     def close(self) -> None:
-        self._writer.close()
+        self.streams[1].close()
 
 
 class LocalNode:
-    """A `Link` to the node that runs from a home. Each question has its own connection."""
+    """The node that runs from a home, with what a `Node` has. Each question has its own
+    connection."""
 
     def __init__(self, home: Path, begun: Begun | None = None) -> None:
         self._home = home
@@ -105,24 +168,24 @@ class LocalNode:
 
     @classmethod
     async def at(cls, home: Path) -> Self | None:
-        """None where none runs there, or one of another version, which the person is told."""
+        """None where none that takes commands runs there, or one of another version, which the
+        person is told."""
         if waiting and waiting[0].home == str(home):
             return cls(home, waiting.pop())
         try:
-            connection = await _Connection.to(home)
+            connection, greeting = await _Connection.to(home, "submit")
         except OSError:
             return None
-        with contextlib.closing(connection):
-            connection.say({"formation": VERSION})
-            try:
-                async with asyncio.timeout(EXCHANGE_S):
-                    version = (await connection.told(MAX_GREETING_BYTES)).get("formation")
-            except (NodeClosed, InvalidInput, TimeoutError):
-                version = None
-        if version == VERSION:
-            return cls(home)
-        told = "does not answer" if version is None else "is of another version"
-        say(f"formation: the node that runs from {home} {told}; joining by itself")
+        except NodeClosed:
+            why = "does not answer"
+        else:
+            connection.close()
+            if greeting.get("has"):
+                return cls(home)
+            if greeting.get("formation") == VERSION:
+                return None
+            why = lacks_in_words(greeting, "submit")
+        say(f"formation: the node that runs from {home} {why}; joining by itself")
         return None
 
     async def submit(
@@ -134,11 +197,11 @@ class LocalNode:
         options: TaskOptions | None = None,
         **kwargs: Unpack[TaskOptionKwargs],
     ) -> LocalJob:
-        wanted = {"name": name, "labels": list(labels), "options": _packed_options(options)}
-        written = {key: pack(value) for key, value in kwargs.items()}
+        written: dict[str, object] = {**kwargs}
         if isinstance(file := kwargs.get("env"), str):
-            written["env"] = _from_root(Path(file))
-        connection = await self._ask("submit", work=pack(work), kwargs=written, **wanted)
+            written["env"] = Path(file)
+        wanted = {"name": name, "labels": labels, "options": _packed_options(options)}
+        connection = await self._ask("submit", work=work, kwargs=written, **wanted)
         # To import these takes a sixth of a short command; the node places its task meanwhile.
         import formation_p2p.api.task_result
         import formation_p2p.command.outcomes  # noqa: F401
@@ -151,12 +214,12 @@ class LocalNode:
         return LocalJob(connection, unpack(_Begun, begun))
 
     async def put(self, path: Path, /) -> Blob:
-        return unpack(Blob, await self._answer("put", path=_from_root(path)))
+        return unpack(Blob, await self._answer("put", path=path))
 
     async def get(
         self, blob: Blob, path: Path, *, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        connection = await self._ask("get", blob=pack(blob), path=_from_root(path))
+        connection = await self._ask("get", blob=blob, path=path)
         with contextlib.closing(connection):
             while True:
                 match await connection.told():
@@ -205,7 +268,7 @@ class LocalNode:
     async def measure_rate(self, peer: str) -> Rate:
         from formation_p2p.reach.core.paths import Rate
 
-        return unpack(Rate, await self._answer("rate", peer=peer))
+        return unpack(Rate, await self._answer("measure_rate", peer=peer))
 
     async def publish(self, spec: ServiceSpec, /) -> SpecPublished:
         from formation_p2p.features.services.core.events import SpecPublished
@@ -221,7 +284,7 @@ class LocalNode:
         from formation_p2p.features.services.core.signed_spec import open_spec
 
         kind = tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[str, ...], bool]
-        specs, claims, unknown, heard = unpack_as(kind, await self._answer("services"))
+        specs, claims, unknown, heard = unpack_as(kind, await self._answer("read_services"))
         now_s = time.time()
         catalog = tuple(open_spec(each, now_s) for each in specs)
         shown = tuple(open_claim(each, now_s) for each in claims)
@@ -230,19 +293,18 @@ class LocalNode:
     async def put_secret(
         self, content: bytes, *, service: str = "", known: Blob | None = None
     ) -> Blob:
-        more = {"service": service, "known": pack(known)}
+        more = {"service": service, "known": known}
         return unpack(Blob, await self._answer("put_secret", content=content, **more))
 
     async def drop_secret(self, secret: Blob, /) -> None:
-        await self._answer("drop_secret", secret=pack(secret))
+        await self._answer("drop_secret", secret=secret)
 
     async def tend(
         self, worker: Contact | None, question: Question, /
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         from formation_p2p.features.services.core import tending
 
-        to = None if worker is None else [worker.peer_id, list(worker.addresses)]
-        connection = await self._ask("tend", to=to, question=tending.pack(question))
+        connection = await self._ask("tend", worker=worker, question=tending.pack(question))
         try:
             await connection.told()
         except BaseException:
@@ -258,28 +320,29 @@ class LocalNode:
         found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self._answer("incompatible"))
         return found
 
-    async def _ask(self, what: str, **more: object) -> _Connection:
+    async def _ask(self, method: str, **question: object) -> _Connection:
         """Raises NodeClosed where the node has ended."""
         begun, self._begun = self._begun, None
         if begun is not None:
             if begun.interrupted:
                 asyncio.get_running_loop().call_soon(signal.raise_signal, begun.interrupted)
-            return await _Connection.of(begun)
+            streams = await asyncio.open_unix_connection(sock=begun.connection)
+            return _Connection(*streams, begun.heard)
         try:
-            connection = await _Connection.to(self._home)
+            connection, greeting = await _Connection.to(self._home, method)
         except OSError:
             raise NodeClosed(_ENDED) from None
         try:
-            connection.say({"formation": VERSION})
-            connection.say({"ask": what, **more})
-            await connection.told(MAX_GREETING_BYTES)
+            if not greeting.get("has"):
+                raise NodeClosed(_ENDED)
+            connection.say({name: pack(each) for name, each in question.items()})
         except BaseException:
             connection.close()
             raise
         return connection
 
-    async def _answer(self, what: str, **more: object) -> object:
-        with contextlib.closing(await self._ask(what, **more)) as connection:
+    async def _answer(self, method: str, **question: object) -> object:
+        with contextlib.closing(await self._ask(method, **question)) as connection:
             return (await connection.told()).get("is")
 
 
@@ -299,7 +362,8 @@ class _Begun:
 
 
 class LocalJob:
-    """A `WatchedJob` of the node that runs here. It is cancelled when this program ends."""
+    """A job of the node that runs here, with what a `JobHandle` has. It is cancelled when this
+    program ends."""
 
     def __init__(self, connection: _Connection, begun: _Begun) -> None:
         from formation_p2p.api.task_result import TaskEnds
@@ -350,10 +414,5 @@ def _packed_options(options: TaskOptions | None) -> object:
 
     env = options.env
     if isinstance(env, Env) and isinstance(env.requirements, str):
-        env = replace(env, requirements=_from_root(Path(env.requirements)))
+        env = replace(env, requirements=str(Path(env.requirements).absolute()))
     return [options.pack(), pack(env)]
-
-
-def _from_root(path: Path) -> str:
-    """The node has another working folder."""
-    return str(path.absolute())

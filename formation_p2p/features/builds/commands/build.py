@@ -39,7 +39,7 @@ from formation_p2p.workload.core.process import ContainerSpec, ImageSpec, Proces
 if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.code.context import Context
-    from formation_p2p.command.local.link import Link, WatchedJob
+    from formation_p2p.command.local.client import Link, WatchedJob
     from formation_p2p.jobs.core.job_events import JobEvent
     from formation_p2p.jobs.core.task_status import StatusChange
     from formation_p2p.machine.core.requirements import Requirements
@@ -206,7 +206,7 @@ def build(
         flags.require(place, Right.SUBMIT, driver=made.driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
         from formation_p2p.command.outcomes import error_of, exit_code_of, why_empty
 
         with packed(made) as tar:

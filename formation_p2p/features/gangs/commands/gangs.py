@@ -31,13 +31,12 @@ def gangs(
     members of gangs that it is, its own and those of others. Workers measure what tasks use every
     two seconds: cores are the mean of these.
     """
-    from formation_p2p.command.node_socket import answer, sockets_of
+    from formation_p2p.command.node_socket import answers_of
     from formation_p2p.machine.home_path import home_path
     from formation_p2p.machine.names import learn_name
     from formation_p2p.observe.status_json import learn_from
 
-    answers = (answer(path, {"ask": "gangs"}) for path in sockets_of(home_path(home)))
-    nodes = [each for each in answers if "gangs" in each]
+    nodes = answers_of(home_path(home), "gangs")
     if as_json:
         put({"nodes": nodes})
         return

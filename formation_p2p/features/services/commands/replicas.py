@@ -25,7 +25,7 @@ from formation_p2p.features.services.core.spec import check_service_name
 from formation_p2p.features.services.core.tending import EXIT, MAX_LINES, STDOUT, ReadLog, RunBeside
 
 if TYPE_CHECKING:
-    from formation_p2p.command.local.link import Link
+    from formation_p2p.command.local.client import Link
     from formation_p2p.core.effects import Contact
 
 # A replica that is started elsewhere is followed from then on, as soon as this.
@@ -65,7 +65,7 @@ def logs(
     question = ReadLog(name, b"", lines, since_s, follow)
 
     async def show(_: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
 
         async with reach(place, own=join is not None) as node:
             return await _Logs(node, question, as_json=as_json).show()
@@ -92,7 +92,7 @@ def execute(
     place = flags.folder_of(home, join)
 
     async def run(_: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
 
         async with reach(place, own=join is not None) as node:
             question = RunBeside(name, b"", tuple(argv))

@@ -28,7 +28,7 @@ from formation_p2p.features.services.core.spec import Replicas, ServiceSpec, che
 from formation_p2p.features.services.core.toml_spec import services_of
 
 if TYPE_CHECKING:
-    from formation_p2p.command.local.link import Link
+    from formation_p2p.command.local.client import Link
     from formation_p2p.features.services.core.events import ServicesRead, SpecPublished
     from formation_p2p.workload.core.blob import Blob
 
@@ -87,7 +87,7 @@ def apply(
     place = flags.folder_of(home, join)
 
     async def publish(_: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
 
         pinned = _pinned_at(place, pin_to)
         async with reach(place, own=join is not None) as node:
@@ -124,7 +124,7 @@ def remove(
     place = flags.folder_of(home, join)
 
     async def withdraw(_: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
 
         async with reach(place, own=join is not None) as node:
             known = await node.read_services()
@@ -154,7 +154,7 @@ def rollback(
     kept = _kept(place, name)
 
     async def publish(_: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
 
         async with reach(place, own=join is not None) as node:
             newest = _known(name, await node.read_services()).version
@@ -179,12 +179,12 @@ def drain(
 ) -> None:
     """Have the replica of this machine finish what it serves, and end; another worker takes its
     place."""
-    from formation_p2p.command.node_socket import answer, sockets_of
+    from formation_p2p.command.node_socket import answers_of
     from formation_p2p.machine.home_path import home_path
 
     check_service_name("service", name)
-    asked = [answer(x, {"ask": "drain", "service": name}) for x in sockets_of(home_path(home))]
-    if not any(each.get("draining") for each in asked):
+    told = answers_of(home_path(home), "drain", service=name)
+    if not any(each["draining"] for each in told):
         raise LocalError(f"no worker of this machine runs {name}; `formation services` says where")
     if as_json:
         put({"service": name, "draining": True})
@@ -208,7 +208,7 @@ def scale(
     place = flags.folder_of(home, join)
 
     async def publish(_: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
 
         async with reach(place, own=join is not None) as node:
             spec = _known(name, await node.read_services())

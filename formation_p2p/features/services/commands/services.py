@@ -42,7 +42,7 @@ def services(
     place = flags.folder_of(home, join)
 
     async def show(_: Interrupt) -> int:
-        from formation_p2p.command.local.link import reach
+        from formation_p2p.command.local.client import reach
         from formation_p2p.features.services.core.view import view_of
 
         async with reach(place, own=join is not None) as node:
@@ -135,15 +135,10 @@ def need_in_words(lacking: Mapping[WorkerType, int]) -> str:
 
 def _here(place: Path) -> list[Json]:
     """What the nodes of this machine run."""
-    from formation_p2p.command.node_socket import answer, sockets_of
-    from formation_p2p.core.errors import LocalError
+    from formation_p2p.command.node_socket import answers_of, any_runs
 
-    try:
-        sockets = sockets_of(place)
-    except LocalError:
-        return []
-    found = (answer(path, {"ask": "services"}) for path in sockets)
-    return [each for node in found for each in node.get("replicas", ())]
+    found = answers_of(place, "services") if any_runs(place) else []
+    return [each for node in found for each in node["replicas"]]
 
 
 def _show_here(here: Sequence[Json]) -> None:

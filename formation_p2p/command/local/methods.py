@@ -1,4 +1,6 @@
-"""The socket by which the commands of this user go through a running node (frames.py)."""
+"""The methods by which the commands of this user go through a running node. They are entered into
+the table of the node's socket (rpc/node_socket.py), and answered on the loop of the node's
+program."""
 
 from __future__ import annotations
 
@@ -10,26 +12,28 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.command import flags
-from formation_p2p.command.local.frames import LOCK, error_to_wire, receive
-from formation_p2p.command.local.values import pack, unpack, unpack_as
-from formation_p2p.command.local.wire import (
-    EXCHANGE_S,
-    MAX_FRAME_BYTES,
-    MAX_GREETING_BYTES,
-    VERSION,
-    encoded,
-    socket_of,
-)
+from formation_p2p.command.local.client import receive
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB
 from formation_p2p.features.services.core import tending
 from formation_p2p.features.services.core.signed_spec import decode_spec
+from formation_p2p.rpc.values import arguments_of, pack, unpack, unpack_as
+from formation_p2p.rpc.wire import (
+    EXCHANGE_S,
+    MAX_FRAME_BYTES,
+    MAX_GREETING_BYTES,
+    Message,
+    encoded,
+    error_to_wire,
+    socket_of,
+)
 from formation_p2p.jobs.core.job_events import (
     JobEvent,
     TaskDisagreed,
@@ -38,7 +42,6 @@ from formation_p2p.jobs.core.job_events import (
 )
 from formation_p2p.machine.file_lock import lock_file, unlock_file
 from formation_p2p.machine.names import name_of
-from formation_p2p.machine.unix_socket import is_beside_us, reachable
 from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.placement.policies import POLICIES, options_of
 from formation_p2p.trust.core.grants import Right
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOCK: Final = "control.lock"
 # Commands at once: a person's scripts. Each may hold one question, and what the node keeps of a
 # job's output for a slow reader (api/job.py).
 MAX_COMMANDS: Final = 64
@@ -68,15 +72,22 @@ PIECE_BYTES: Final = 64 * KIB
 async def commands_served(node: Node, home: Path) -> AsyncIterator[None]:
     """Commands of this user go through the node meanwhile, unless another one of the home serves
     them already."""
-    serving = asyncio.create_task(_serve(node, home))
+    own = node._services.observability.socket
+    methods = _Methods(node, home)
+    own.elsewhere |= methods.by_name()
+    named = asyncio.create_task(_named(own.path, home))
     try:
         yield
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        for name in methods.by_name():
+            del own.elsewhere[name]
+        named.cancel()
+        await asyncio.gather(named, return_exceptions=True)
+        await methods.close()
 
 
-async def _serve(node: Node, home: Path) -> None:
+async def _named(own: Path, home: Path) -> None:
+    """The node's socket has the name by which commands find it, once no other node's has."""
     try:
         while (lock := lock_file(home / LOCK)) is None:  # noqa: ASYNC110 - of another program
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -85,32 +96,16 @@ async def _serve(node: Node, home: Path) -> None:
         return
     path = socket_of(home)
     try:
-        listener = _listener(path)
-        server = _Server(node, home)
-        async with await asyncio.start_unix_server(server.answer, sock=listener):
-            try:
-                await asyncio.Event().wait()
-            finally:
-                path.unlink(missing_ok=True)
-                await server.close()
+        path.unlink(missing_ok=True)
+        path.symlink_to(own.name)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            path.unlink(missing_ok=True)
     except OSError as error:
         log.warning("commands cannot go through this node: %s: %s", path, error)
     finally:
         unlock_file(lock)
-
-
-def _listener(path: Path) -> socket.socket:
-    """Its last owner is gone: we have the lock. Raises OSError."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        path.unlink(missing_ok=True)
-        with reachable(path) as name:
-            listener.bind(name)
-        path.chmod(0o600)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 class _Client:
@@ -133,10 +128,10 @@ class _Client:
                 each.cancel()
             await asyncio.gather(*both, return_exceptions=True)
 
-    async def told(self, max_bytes: int, large: asyncio.Semaphore | None = None) -> dict[str, Any]:
+    async def told(self, max_bytes: int, large: asyncio.Semaphore | None = None) -> Message:
         return await receive(self._reader, max_bytes, large)
 
-    async def answer(self, message: dict[str, Any], *, within_s: float | None = EXCHANGE_S) -> None:
+    async def answer(self, message: Message, *, within_s: float | None = EXCHANGE_S) -> None:
         self._writer.write(encoded(message))
         async with asyncio.timeout(within_s):
             await self._writer.drain()
@@ -156,75 +151,95 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.write_eof()
 
 
-class _Server:
+class _Methods:
+    """Each takes what its parameters declare, and returns what is packed for the command; those of
+    `_talks` are given the client as well, and say themselves what they have to."""
+
     def __init__(self, node: Node, home: Path) -> None:
         self._node = node
         self._home = home
+        self._loop = asyncio.get_running_loop()
         self._receiving = asyncio.Semaphore(MAX_RECEIVING)
         self._answering: set[asyncio.Task[Any]] = set()
-        self._questions: dict[str, Callable[[dict[str, Any], _Client], Awaitable[object]]] = {
+        self._talks: dict[str, Callable[..., Awaitable[None]]] = {
             "submit": self._submit,
-            "put": self._put,
             "get": self._get,
-            "workers": self._workers,
-            "discover": self._discover,
-            "neighbours": self._neighbours,
-            "incompatible": self._incompatible,
-            "troubles": self._troubles,
-            "renew": self._renew,
-            "offer_charter": self._offer_charter,
-            "ping": self._ping,
-            "rate": self._rate,
-            "publish": self._publish,
-            "services": self._read_services,
             "tend": self._tend,
-            "put_secret": self._put_secret,
-            "drop_secret": self._drop_secret,
         }
+        self._answers: dict[str, Callable[..., Awaitable[object]]] = {
+            "put": self._put,
+            "discover": self._discover,
+            "publish": self._publish,
+            "read_services": self._read_services,
+            "workers": node.workers,
+            "neighbours": node.neighbours,
+            "incompatible": node.incompatible,
+            "troubles": node.troubles,
+            "renew": node.renew,
+            "offer_charter": node.offer_charter,
+            "ping": node.ping,
+            "measure_rate": node.measure_rate,
+            "put_secret": node.put_secret,
+            "drop_secret": node.drop_secret,
+        }
+
+    def by_name(self) -> dict[str, Callable[[socket.socket], None]]:
+        """For the node's thread."""
+        return {name: partial(self._take_over, name) for name in (*self._talks, *self._answers)}
+
+    def _take_over(self, name: str, connection: socket.socket) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._begin, name, connection)
+        except RuntimeError:  # the program ends
+            connection.close()
+
+    def _begin(self, name: str, connection: socket.socket) -> None:
+        if len(self._answering) < MAX_COMMANDS:
+            task = asyncio.create_task(self._answer(name, connection))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        else:
+            connection.close()
 
     async def close(self) -> None:
         for task in self._answering:
             task.cancel()
         await asyncio.gather(*self._answering, return_exceptions=True)
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    async def _answer(self, name: str, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
-            theirs = writer.get_extra_info("socket")
-            if len(self._answering) < MAX_COMMANDS and is_beside_us(theirs):
-                self._answering.add(task)
-                await self._talk(_Client(reader, writer))
+            await self._talk(name, _Client(reader, writer))
         except (EOFError, ConnectionError, TimeoutError, InvalidInput) as error:
             log.debug("a command has left, dawdles, or makes no sense: %r", error)
         finally:
-            self._answering.discard(task)
             writer.close()
 
-    async def _talk(self, client: _Client) -> None:
+    async def _talk(self, name: str, client: _Client) -> None:
         async with asyncio.timeout(EXCHANGE_S):
-            version = (await client.told(MAX_GREETING_BYTES)).get("formation")
-            await client.answer({"formation": VERSION})
-            if version != VERSION:
-                return
             question = await client.told(MAX_FRAME_BYTES, self._receiving)
-        asked = self._questions.get(str(question.get("ask")))
         try:
-            if asked is None:
-                raise InvalidInput("ask", f"one of {', '.join(self._questions)}")
-            answer = await asked(question, client)
+            if (talk := self._talks.get(name)) is not None:
+                await talk(client, **arguments_of(talk, question, given=1))
+            else:
+                method = self._answers[name]
+                answer = await method(**arguments_of(method, question))
+                await client.answer({"is": pack(answer)})
         except FormationError as error:
             await client.answer({"error": error_to_wire(error)})
-        else:
-            if answer is not None:
-                await client.answer({"is": pack(answer)})
 
-    async def _submit(self, question: dict[str, Any], client: _Client) -> None:
-        labels: tuple[str, ...] = unpack_as(tuple[str, ...], question.get("labels"))
-        plan = _plan_from(question.get("work"), labels)
-        options = _options_from(question)
-        await asyncio.to_thread(self._require, plan, options)
-        job = await self._node.submit(plan, name=unpack(str, question.get("name")), options=options)
+    async def _submit(
+        self,
+        client: _Client,
+        work: Any,
+        name: str,
+        labels: tuple[str, ...],
+        options: Any,
+        kwargs: dict[str, bool | int | float | str | tuple[str, ...]],  # as flags are
+    ) -> None:
+        plan, chosen = _plan_from(work, labels), options_of(kwargs, _options_from(options))
+        await asyncio.to_thread(self._require, plan, chosen)
+        job = await self._node.submit(plan, name=name, options=chosen)
         cancelling = asyncio.create_task(_cancel_when_told(job, client))
         try:
             tasks = [[each.task_id, each.label] for each in job.tasks]
@@ -243,88 +258,48 @@ class _Server:
         for driver in {task.work.driver for task in plan.tasks}:
             flags.require(self._home, Right.SUBMIT, driver=driver, priority=options.priority)
 
-    async def _put(self, question: dict[str, Any], _: _Client) -> Blob:
-        return await self._node.put(Path(unpack(str, question.get("path"))))
+    async def _put(self, path: Path) -> Blob:
+        return await self._node.put(path)
 
-    async def _get(self, question: dict[str, Any], client: _Client) -> bool:
-        blob, path = unpack(Blob, question.get("blob")), unpack(str, question.get("path"))
+    async def _get(self, client: _Client, blob: Blob, path: Path) -> None:
         latest = (0, 0)
 
         def progress(done: int, size: int) -> None:
             nonlocal latest
             latest = (done, size)
 
-        getting = asyncio.create_task(self._node.get(blob, Path(path), progress=progress))
+        getting = asyncio.create_task(self._node.get(blob, path, progress=progress))
         try:
             while not (await asyncio.wait([getting], timeout=LOOK_AGAIN_S))[0]:
                 await client.answer({"progress": list(latest)})
             await getting
         finally:
             getting.cancel()
-        return True
+        await client.answer({"is": True})
 
-    async def _workers(self, _: dict[str, Any], __: _Client) -> object:
-        return await self._node.workers()
+    async def _discover(self, name: str, options: Any) -> object:
+        chosen = _options_from(options)
+        return await self._node.discover(chosen.needs, name=name, options=chosen)
 
-    async def _discover(self, question: dict[str, Any], _: _Client) -> object:
-        options, name = _options_from(question), unpack(str, question.get("name"))
-        return await self._node.discover(options.needs, name=name, options=options)
+    async def _publish(self, spec: bytes) -> tuple[int, str]:
+        published = await self._node.publish(decode_spec(spec))
+        return published.stored, published.why
 
-    async def _neighbours(self, _: dict[str, Any], __: _Client) -> int:
-        return await self._node.neighbours()
-
-    async def _renew(self, _: dict[str, Any], __: _Client) -> int:
-        return await self._node.renew()
-
-    async def _offer_charter(self, question: dict[str, Any], _: _Client) -> int:
-        return await self._node.offer_charter(unpack(bytes, question.get("raw")))
-
-    async def _ping(self, question: dict[str, Any], _: _Client) -> object:
-        return await self._node.ping(unpack(str, question.get("peer")))
-
-    async def _rate(self, question: dict[str, Any], _: _Client) -> object:
-        return await self._node.measure_rate(unpack(str, question.get("peer")))
-
-    async def _publish(self, question: dict[str, Any], _: _Client) -> object:
-        spec = decode_spec(unpack(bytes, question.get("spec")))
-        published = await self._node.publish(spec)
-        return [published.stored, published.why]
-
-    async def _read_services(self, _: dict[str, Any], __: _Client) -> object:
+    async def _read_services(self) -> object:
         found = await self._node.read_services()
         specs = [each.raw for each in found.catalog]
-        return [specs, [each.raw for each in found.claims], list(found.unknown), found.heard]
+        return specs, [each.raw for each in found.claims], found.unknown, found.heard
 
-    async def _put_secret(self, question: dict[str, Any], _: _Client) -> Blob:
-        known: Blob | None = unpack_as(Blob | None, question.get("known"))
-        content = unpack(bytes, question.get("content"))
-        service = unpack(str, question.get("service"))
-        return await self._node.put_secret(content, service=service, known=known)
-
-    async def _drop_secret(self, question: dict[str, Any], _: _Client) -> bool:
-        await self._node.drop_secret(unpack(Blob, question.get("secret")))
-        return True
-
-    async def _tend(self, question: dict[str, Any], client: _Client) -> None:
-        to = None
-        if (packed := question.get("to")) is not None:
-            peer, addresses = unpack_as(tuple[str, tuple[str, ...]], packed)
-            to = Contact(PeerId(peer), addresses)
-        asked = tending.parse(unpack(bytes, question.get("question")))
+    async def _tend(self, client: _Client, worker: Contact | None, question: bytes) -> None:
+        asked = tending.parse(question)
         if not isinstance(asked, tending.ReadLog | tending.RunBeside):
             raise InvalidInput("question", "is none of a person's")
-        reader, writer = await self._node.tend(to, asked)
+        reader, writer = await self._node.tend(worker, asked)
         try:
             await client.answer({"is": True})
             await client.join(reader, writer)
         finally:
             writer.transport.abort()
-
-    async def _troubles(self, _: dict[str, Any], __: _Client) -> object:
-        return await self._node.troubles()
-
-    async def _incompatible(self, _: dict[str, Any], __: _Client) -> object:
-        return await self._node.incompatible()
 
 
 def _names_in(event: JobEvent) -> dict[str, str]:
@@ -355,17 +330,13 @@ def _plan_from(packed: object, labels: tuple[str, ...]) -> Plan:
             return plan_of(unpack_as(Work, packed), labels)
 
 
-def _options_from(question: dict[str, Any]) -> TaskOptions:
+def _options_from(packed: object) -> TaskOptions:
     """Raises InvalidInput."""
-    options = DEFAULT_OPTIONS
-    match question.get("options"):
+    match packed:
         case None:
-            pass
-        case [packed, env]:
-            options = TaskOptions.unpack(packed, POLICIES)
-            options = replace(options, env=unpack_as(Env | None, env))
+            return DEFAULT_OPTIONS
+        case [options, env]:
+            env = unpack_as(Env | None, env)
+            return replace(TaskOptions.unpack(options, POLICIES), env=env)
         case _:
             raise InvalidInput("options", "they have no such form")
-    written: Any = dict[str, bool | int | float | str | tuple[str, ...]]  # as flags are
-    kwargs: dict[str, Any] = unpack_as(written, question.get("kwargs", {}))
-    return options_of(kwargs, options)

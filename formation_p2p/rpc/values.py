@@ -8,11 +8,13 @@ the types check themselves as they are made.
 
 from __future__ import annotations
 
+import inspect
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import (
     Any,
     Final,
@@ -46,6 +48,8 @@ def pack(value: object) -> object:
             return value.to_bytes(32, "big")
         case None | bool() | int() | float() | str() | bytes():
             return value
+        case Path():
+            return str(value.absolute())  # the node has another working folder
         case Mapping():
             return {key: pack(each) for key, each in value.items()}
         case _ if is_dataclass(value) and not isinstance(value, type):
@@ -73,7 +77,25 @@ def unpack_as(kind: object, packed: object) -> Any:
     return unpack(kind, packed)  # type: ignore[arg-type]
 
 
+def arguments_of(
+    handler: Callable[..., object], question: Mapping[str, object], *, given: int = 0
+) -> dict[str, Any]:
+    """What a handler is called with, by its own declaration; so many parameters are given to it
+    besides. Raises InvalidInput."""
+    hints = _hints(getattr(handler, "__func__", handler))
+    parameters = [*inspect.signature(handler).parameters.values()][given:]
+    unknown = question.keys() - {each.name for each in parameters}
+    lacks = [each.name for each in parameters if each.default is each.empty]
+    for name in (*unknown, *(name for name in lacks if name not in question)):
+        raise InvalidInput(name, "is asked for where it is not, or left out where it is")
+    return {name: unpack(hints[name], each) for name, each in question.items()}
+
+
 def _unpack(kind: Any, packed: Any) -> Any:
+    if kind is Any:
+        return packed
+    if kind is Path:
+        return Path(_unpack(str, packed))
     if isinstance(kind, NewType):
         return _unpack(kind.__supertype__, packed)
     if kind is Work:
@@ -153,5 +175,5 @@ def _carried(kind: type) -> tuple[Field[Any], ...]:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
