@@ -123,7 +123,7 @@ def _look(home: Path, *, with_workers: bool) -> Json:
     nodes = [found for path in sockets if (found := _ask(path, "status"))]
     workers: list[Json] = []
     if with_workers:
-        replies = (_ask(path, "workers") for path in sockets)
+        replies = (_ask(path, "known_workers") for path in sockets)
         workers = next((reply["workers"] for reply in replies if reply), [])
     for told in (*nodes, *workers):
         learn_name(told["peer_id"], told["name"] or "")

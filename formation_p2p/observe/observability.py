@@ -113,7 +113,7 @@ class Observability:
             self.observers.append(metrics.observe)
             self._tasks += [metrics.measure_lag, partial(serve_metrics, self._listener, metrics)]
         self.socket = NodeSocket(claim.socket)
-        self.socket.methods |= Status(peer_id, self._events).methods
+        self.socket.enter(Status(peer_id, self._events).methods)
         closing.callback(self.socket.close)
         self.socket.open()
         self._tasks.append(self.socket.serve)

@@ -141,7 +141,7 @@ class Status:
         self._workers_s = float("-inf")
         self.methods: Final = {
             "status": Method(self._status),
-            "workers": Method(self._known_workers),
+            "known_workers": Method(self._known_workers),
             "gangs": Method(self._gangs),
             "services": Method(_services),
             "drain": Method(_drain),

@@ -115,7 +115,7 @@ async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
 
 async def test_it_knows_the_workers_of_the_network(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        reported = await ask(world.folder / "bob", "workers")
+        reported = await ask(world.folder / "bob", "known_workers")
     assert [each["peer_id"] for each in reported["workers"]] == [world.alice.peer_id]
 
 

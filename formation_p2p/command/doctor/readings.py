@@ -214,7 +214,7 @@ def _ages_s(home: Path, nodes: Sequence[Json]) -> list[float]:
     """Of the profiles that a node which runs here knows."""
     if not nodes:
         return []
-    known = node_socket.answer(node_socket.sockets_of(home)[0], "workers")
+    known = node_socket.answer(node_socket.sockets_of(home)[0], "known_workers")
     now_s = time.time()
     workers = known.get("workers", ())
     # An older node does not tell.

@@ -74,13 +74,12 @@ async def commands_served(node: Node, home: Path) -> AsyncIterator[None]:
     them already."""
     own = node._services.observability.socket
     methods = _Methods(node, home)
-    own.elsewhere |= methods.by_name()
+    own.enter(by_name := methods.by_name())
     named = asyncio.create_task(_named(own.path, home))
     try:
         yield
     finally:
-        for name in methods.by_name():
-            del own.elsewhere[name]
+        own.remove(by_name)
         named.cancel()
         await asyncio.gather(named, return_exceptions=True)
         await methods.close()
