@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from formation_p2p.command.words import Json
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
-from formation_p2p.rpc.wire import asked, error_from_wire, told
 from formation_p2p.machine.unix_socket import reachable
+from formation_p2p.rpc.wire import asked, error_from_wire, told
 
 # A node answers at once, but for a look at the network; one that is suspended does not.
 ANSWER_S: Final = 20.0

@@ -119,8 +119,8 @@ def question_of(argv: list[str]) -> dict[str, Any]:
 def _asked(argv: list[str]) -> Begun | None:
     """None where no node runs here, or one that does not answer as it should."""
     from formation_p2p.core.errors import LocalError
-    from formation_p2p.rpc.wire import EXCHANGE_S, asked, socket_of
     from formation_p2p.machine.home_path import home_path
+    from formation_p2p.rpc.wire import EXCHANGE_S, asked, socket_of
 
     home, within_s = home_path(), {"greets_s": _GREETS_S, "answers_s": EXCHANGE_S}
     try:

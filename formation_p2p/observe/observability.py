@@ -14,7 +14,6 @@ import trio
 from prometheus_client import generate_latest
 
 from formation_p2p.core.errors import LocalError
-from formation_p2p.rpc.node_socket import NodeSocket
 from formation_p2p.machine.claim import Claim
 from formation_p2p.net.transport.addresses import parse_host_and_port
 from formation_p2p.observe import clients
@@ -22,6 +21,7 @@ from formation_p2p.observe.metrics import Metrics
 from formation_p2p.observe.status import Events, Status
 from formation_p2p.peer.runtime_config import Observe
 from formation_p2p.peer.shell import Shell
+from formation_p2p.rpc.node_socket import NodeSocket
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.features.gangs.host.gangs_json import gangs_in_json
 from formation_p2p.features.services.core.events import DrainReplica
-from formation_p2p.rpc.node_socket import Method
 from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
@@ -33,6 +32,7 @@ from formation_p2p.peer.core.effects import Explained
 from formation_p2p.peer.core.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.peer.shell import Shell
 from formation_p2p.reach.reach_in_words import reach_in_json
+from formation_p2p.rpc.node_socket import Method
 
 # Events kept for later readers, and what they may hold of output. Of a storm of small tasks
 # it is the last second; of a job of programs, what one screen shows and much more.

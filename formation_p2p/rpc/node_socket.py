@@ -23,6 +23,7 @@ import trio
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.machine.unix_socket import is_beside_us, reachable
 from formation_p2p.observe import clients
+from formation_p2p.peer.shell import Shell
 from formation_p2p.rpc.values import arguments_of
 from formation_p2p.rpc.wire import (
     EXCHANGE_S,
@@ -35,7 +36,6 @@ from formation_p2p.rpc.wire import (
     error_to_wire,
     length_of,
 )
-from formation_p2p.peer.shell import Shell
 
 log = logging.getLogger(__name__)
 

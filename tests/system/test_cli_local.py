@@ -19,13 +19,13 @@ from pathlib import Path
 import cbor2
 import psutil
 import pytest
-from formation_p2p.rpc.wire import VERSION, socket_of
 
 from formation_p2p.core.identity import Identity
 from formation_p2p.drivers.bubblewrap import Bubblewrap
 from formation_p2p.drivers.machine import interpreter_environment
 from formation_p2p.machine.home import Home
 from formation_p2p.machine.unix_socket import reachable
+from formation_p2p.rpc.wire import VERSION, socket_of
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.trust.core.grants import Rights
 from formation_p2p.trust.core.network import parse_invite

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from formation_p2p.rpc.node_socket import MAX_CLIENTS
-from formation_p2p.rpc.wire import VERSION, asked, encoded, told
 
 from formation_p2p import InvalidInput, LocalError, Node, ProcessSpec
 from formation_p2p.command.node_socket import answers
 from formation_p2p.machine.unix_socket import reachable
 from formation_p2p.observe.status import MAX_READERS
 from formation_p2p.reach.circuit_settings import RelaySettings
+from formation_p2p.rpc.node_socket import MAX_CLIENTS
+from formation_p2p.rpc.wire import VERSION, asked, encoded, told
 from tests.support.network import DEADLINE_S, SmallNetwork, gate_at, small_network
 from tests.support.waiting import until
 

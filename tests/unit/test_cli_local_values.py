@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import cbor2
 import pytest
-from formation_p2p.rpc.values import pack, unpack, unpack_as
 
 from formation_p2p.core.keyspace import Key
 from formation_p2p.discovery.core.trace import Trace
 from formation_p2p.placement.core.decision import Decision, Discovery, Ranked
 from formation_p2p.placement.core.policy import Score, Term
+from formation_p2p.rpc.values import pack, unpack, unpack_as
 from formation_p2p.workload.core.environment import Env
 from tests.support.placement_world import profile
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from formation_p2p.rpc.wire import VERSION, encoded, told
 
 from formation_p2p.command.main import app
 from formation_p2p.command.node_socket import answer, any_runs, events_of_all, sockets_of
 from formation_p2p.command.top import _look
 from formation_p2p.core.errors import LocalError
+from formation_p2p.rpc.wire import VERSION, encoded, told
 
 
 def node(path: Path, name: str, leaves: threading.Event, **more: object) -> None:

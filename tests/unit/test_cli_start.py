@@ -14,7 +14,6 @@ from pathlib import Path
 import cbor2
 import click
 import pytest
-from formation_p2p.rpc.wire import LENGTH, VERSION, encoded, socket_of
 
 from formation_p2p.command.main import app
 from formation_p2p.command.start import program_of
@@ -22,6 +21,7 @@ from formation_p2p.command.task_flags import FLAGS
 from formation_p2p.machine.unix_socket import reachable
 from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS
 from formation_p2p.placement.policies import options_of
+from formation_p2p.rpc.wire import LENGTH, VERSION, encoded, socket_of
 
 # The network stack, its event loop, the cryptography of grants, tables, metrics, databases: of a
 # command's start, nearly all of it.

@@ -18,6 +18,8 @@ from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB
+from formation_p2p.machine.names import learn_name
+from formation_p2p.machine.unix_socket import reachable
 from formation_p2p.rpc.values import pack, unpack, unpack_as
 from formation_p2p.rpc.wire import (
     EXCHANGE_S,
@@ -33,8 +35,6 @@ from formation_p2p.rpc.wire import (
     length_of,
     socket_of,
 )
-from formation_p2p.machine.names import learn_name
-from formation_p2p.machine.unix_socket import reachable
 from formation_p2p.workload.core.blob import Blob
 
 if TYPE_CHECKING:

@@ -24,16 +24,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB
 from formation_p2p.features.services.core import tending
 from formation_p2p.features.services.core.signed_spec import decode_spec
-from formation_p2p.rpc.values import arguments_of, pack, unpack, unpack_as
-from formation_p2p.rpc.wire import (
-    EXCHANGE_S,
-    MAX_FRAME_BYTES,
-    MAX_GREETING_BYTES,
-    Message,
-    encoded,
-    error_to_wire,
-    socket_of,
-)
 from formation_p2p.jobs.core.job_events import (
     JobEvent,
     TaskDisagreed,
@@ -44,6 +34,16 @@ from formation_p2p.machine.file_lock import lock_file, unlock_file
 from formation_p2p.machine.names import name_of
 from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.placement.policies import POLICIES, options_of
+from formation_p2p.rpc.values import arguments_of, pack, unpack, unpack_as
+from formation_p2p.rpc.wire import (
+    EXCHANGE_S,
+    MAX_FRAME_BYTES,
+    MAX_GREETING_BYTES,
+    Message,
+    encoded,
+    error_to_wire,
+    socket_of,
+)
 from formation_p2p.trust.core.grants import Right
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.environment import Env
