@@ -15,8 +15,8 @@ from prometheus_client import generate_latest
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.machine.claim import Claim
+from formation_p2p.net.transport.accepting import serve_clients
 from formation_p2p.net.transport.addresses import parse_host_and_port
-from formation_p2p.observe import clients
 from formation_p2p.observe.metrics import Metrics
 from formation_p2p.observe.status import Events, Status
 from formation_p2p.peer.runtime_config import Observe
@@ -31,6 +31,11 @@ log = logging.getLogger(__name__)
 # slow, or has too many connections, loses them; the node does not notice.
 # A request with all headers that a browser sends has 2 KiB.
 MAX_REQUEST_BYTES: Final = 8 * 1024
+# Prometheus fetches over one connection, every few seconds; some have two of them.
+MAX_CLIENTS: Final = 8
+# For a request to arrive, and for an answer to be taken.
+EXCHANGE_S: Final = 10.0
+_END: Final = b"\r\n\r\n"
 
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -46,7 +51,7 @@ def listen_for_metrics(address: str) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(target)
-            listener.listen(clients.MAX_CLIENTS)
+            listener.listen(MAX_CLIENTS)
         except OSError:
             listener.close()
             raise
@@ -61,16 +66,27 @@ async def serve_metrics(listener: socket.socket, metrics: Metrics, shell: Shell)
     metrics.shell = shell
 
     async def answer(client: trio.SocketStream) -> None:
-        with trio.move_on_after(clients.EXCHANGE_S):
+        with trio.move_on_after(EXCHANGE_S):
             try:
-                head = await clients.receive_head(client, b"\r\n\r\n", MAX_REQUEST_BYTES)
+                head = await _head(client)
                 if head:
                     request = head.partition(b"\r\n")[0].decode("latin-1")
                     await client.send_all(_response(request, metrics))
             except trio.BrokenResourceError:
                 log.debug("a client left before it had its metrics")
 
-    await clients.serve_clients(listener, answer)
+    await serve_clients(listener, answer, MAX_CLIENTS)
+
+
+async def _head(client: trio.SocketStream) -> bytes:
+    """Of a request; nothing where it does not end within MAX_REQUEST_BYTES."""
+    head = b""
+    while _END not in head:
+        received = await client.receive_some(MAX_REQUEST_BYTES)
+        head += received
+        if not received or len(head) > MAX_REQUEST_BYTES:
+            return b""
+    return head
 
 
 def _response(request: str, metrics: Metrics) -> bytes:

@@ -22,7 +22,7 @@ import trio
 
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.machine.unix_socket import is_beside_us, reachable
-from formation_p2p.observe import clients
+from formation_p2p.net.transport.accepting import serve_clients
 from formation_p2p.peer.shell import Shell
 from formation_p2p.rpc.values import arguments_of
 from formation_p2p.rpc.wire import (
@@ -103,7 +103,7 @@ class NodeSocket:
     async def serve(self, shell: Shell) -> None:
         """Until cancelled."""
         if self._listener is not None:
-            await clients.serve_clients(self._listener, partial(self._greet, shell), MAX_CLIENTS)
+            await serve_clients(self._listener, partial(self._greet, shell), MAX_CLIENTS)
 
     async def _greet(self, shell: Shell, client: trio.SocketStream) -> None:
         if not is_beside_us(client.socket):
