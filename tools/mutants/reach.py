@@ -100,7 +100,8 @@ class Records:
             database.close()
 
     def _times(self, test_file: str) -> Path:
-        return self.path(test_file).with_suffix(".json")
+        path = self.path(test_file)
+        return path.with_name(f"{path.name}.json")
 
 
 class Reach:

@@ -78,7 +78,8 @@ class Recorder:
         finally:
             self._coverage.stop()
             self._coverage.save()
-            self._data.with_suffix(".json").write_text(json.dumps(self._tests))
+            times = self._data.with_name(f"{self._data.name}.json")
+            times.write_text(json.dumps(self._tests))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._coverage.switch_context(nodeid)
