@@ -31,7 +31,8 @@ class Vector:
     expect: Any
 
 
-Case = Callable[[Vector], None]
+Case = Callable[[Any, Any], None]
+"""Takes what is given and what to expect."""
 
 CASES: Final[dict[str, Case]] = {}
 
