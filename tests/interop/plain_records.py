@@ -22,16 +22,6 @@ from formation_p2p.dht.core import messages as kad
 
 # A record that was not written again for so long is gone.
 RECORD_TTL_S: Final = 48 * 3600.0
-# A provider's addresses are not told for longer than this: machines move. Whoever gets its peer
-# id alone asks the DHT where it is.
-ADDRESSES_TTL_S: Final = 24 * 3600.0
-
-# One answer's worth: nobody is ever told of more.
-MAX_PROVIDERS_PER_NAME: Final = kad.MAX_PROVIDERS
-# What one peer may have kept here, of either kind: 1/64 of all.
-MAX_RECORDS_PER_PEER: Final = 256
-# Of either kind. A value has at most 4 KiB, and so 64 MiB at the worst.
-MAX_RECORDS: Final = 16_384
 
 
 class Validator(Protocol):
@@ -70,7 +60,6 @@ Found = Contact | ValueRecord
 @dataclass(frozen=True, slots=True)
 class _Kept:
     record: Found
-    sender: PeerId
     at_s: float
     unix_s: float
 
@@ -81,10 +70,8 @@ class PlainRecords:
 
     def __init__(self, validators: Mapping[bytes, Validator] | None = None) -> None:
         self._validators = dict(validators) if validators is not None else {b"pk": PublicKeys()}
-        # Both in the order in which they expire: what is written again goes to the end.
+        # In the order in which they expire: what is written again goes to the end.
         self._kept: dict[tuple[bytes, PeerId | None], _Kept] = {}  # a value's peer is None
-        self._providers: dict[bytes, dict[PeerId, None]] = {}
-        self._of_peer: dict[PeerId, int] = {}
 
     def keep(self, sender: Contact, write: kad.Write, now: Moment) -> bool:
         if isinstance(write, kad.AddProvider):
@@ -92,22 +79,21 @@ class PlainRecords:
             provider = write.provider.contact
             if provider.peer_id != sender.peer_id:
                 return False
-            kept = [
-                self._keep(name, sender.peer_id, provider, sender.peer_id, now)
-                for name in write.names
-            ]
-            return all(kept)
+            for name in write.names:
+                self._keep(name, sender.peer_id, provider, now)
+            return True
         record = ValueRecord(write.name, write.value)
         if not self._is_valid(record):
             return False
         held = self.value(record.name, now)
         if held is not None and not self._is_as_good(record, ValueRecord(record.name, held)):
             return False
-        return self._keep(record.name, None, record, sender.peer_id, now)
+        self._keep(record.name, None, record, now)
+        return True
 
     def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
         """The ones heard of last come first."""
-        held = self._fresh_providers(request.name, now)
+        held = list(self._fresh_providers(request.name, now))[: kad.MAX_PROVIDERS]
         return kad.Providers(tuple(map(kad.Provider, held)))
 
     def counts(self, write: kad.AddProvider, now: Moment) -> tuple[kad.ShardCount, ...]:
@@ -161,52 +147,20 @@ class PlainRecords:
             key, kept = next(iter(self._kept.items()))
             if _age_s(kept, now) < RECORD_TTL_S:
                 break
-            self._drop(key)
+            del self._kept[key]
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _keep(
-        self, name: bytes, provider: PeerId | None, record: Found, sender: PeerId, now: Moment
-    ) -> bool:
-        key = (name, provider)
-        held = self._kept.get(key)
-        if (held is None or held.sender != sender) and self._is_full_for(sender):
-            return False
-        if held is not None:
-            self._drop(key)
-        elif provider and len(self._providers.get(name, ())) >= MAX_PROVIDERS_PER_NAME:
-            self._drop((name, next(iter(self._providers[name]))))  # who provided it first
-        elif len(self._kept) >= MAX_RECORDS:
-            self._drop(next(iter(self._kept)))  # it would expire first
-        self._kept[key] = _Kept(record, sender, now.mono_s, now.unix_s)
-        self._of_peer[sender] = self._of_peer.get(sender, 0) + 1
-        if provider is not None:
-            self._providers.setdefault(name, {})[provider] = None
-        return True
-
-    def _is_full_for(self, sender: PeerId) -> bool:
-        return self._of_peer.get(sender, 0) >= MAX_RECORDS_PER_PEER
-
-    def _drop(self, key: tuple[bytes, PeerId | None]) -> None:
-        name, provider = key
-        sender = self._kept.pop(key).sender
-        self._of_peer[sender] -= 1
-        if not self._of_peer[sender]:
-            del self._of_peer[sender]
-        if provider is not None:
-            providers = self._providers[name]
-            del providers[provider]
-            if not providers:
-                del self._providers[name]
+    def _keep(self, name: bytes, provider: PeerId | None, record: Found, now: Moment) -> None:
+        self._kept.pop((name, provider), None)
+        self._kept[name, provider] = _Kept(record, now.mono_s, now.unix_s)
 
     def _fresh_providers(self, name: bytes, now: Moment) -> Iterator[Contact]:
-        for peer_id in reversed(self._providers.get(name, {})):
-            kept = self._kept[name, peer_id]
-            assert isinstance(kept.record, Contact)
-            age_s = _age_s(kept, now)
-            if age_s < RECORD_TTL_S:
-                yield kept.record if age_s < ADDRESSES_TTL_S else Contact(peer_id)
+        for (kept_name, peer_id), kept in reversed(self._kept.items()):
+            fresh = kept_name == name and _age_s(kept, now) < RECORD_TTL_S
+            if peer_id is not None and fresh and isinstance(kept.record, Contact):
+                yield kept.record
 
     def _is_as_good(self, new: ValueRecord, held: ValueRecord) -> bool:
         return new == held or self.supersedes(new, held)

@@ -126,15 +126,6 @@ def test_a_relay_hands_a_want_to_a_worker_that_has_announced_room() -> None:
     assert not {"HandWant", "Offer"} & said(world).keys()
 
 
-def test_a_worker_that_has_heard_a_want_answers_it_once() -> None:
-    world = town(alice=1)
-    raw = want_of(world.nodes["bob"])
-    deliver(world, "alice", "bob", work.SpreadWant(raw, 0, 1))
-    assert said(world)["Offer"] == 1
-    deliver(world, "alice", "gate", work.HandWant(raw))
-    assert said(world)["Offer"] == 0
-
-
 def test_a_notice_brings_the_worker_that_becomes_free() -> None:
     world = town(run=taking(12), alice=1)
     world.add("carol").submit(job(job_id="carol's"))
@@ -149,7 +140,7 @@ def test_a_notice_brings_the_worker_that_becomes_free() -> None:
 
 @pytest.mark.at_length
 def test_no_task_runs_twice_however_many_offer() -> None:
-    world = crowd(12, cores=2)
+    world = crowd(6, cores=2)
     ran: Counter[bytes] = Counter()
 
     def run(running: Running) -> tuple[float, Outcome]:
@@ -157,8 +148,8 @@ def test_no_task_runs_twice_however_many_offer() -> None:
         return 2.0, Succeeded(running.work.payload)
 
     world.run = run
-    _, bob = at_work(world, job(30, find=Find.ANNOUNCE), for_s=20)
-    assert succeeded(bob) == 30
+    _, bob = at_work(world, job(15, find=Find.ANNOUNCE), for_s=20)
+    assert succeeded(bob) == 15
     assert set(ran.values()) == {1}
     for node in world.nodes.values():
         worker = node.peer.worker  # type: ignore[attr-defined]
@@ -205,16 +196,16 @@ def test_a_node_that_works_itself_hears_its_own_want() -> None:
 
 
 def test_another_relay_takes_the_place_of_one_that_died() -> None:
-    world = crowd(30)
+    world = crowd(15)
     world.elapse(10)
-    for number in range(0, 30, 3):
+    for number in range(0, 15, 3):
         world.kill(world.nodes[f"worker{number}"])
     bob, before = world.nodes["bob"], len(world.sent)
     world.deliver(bob, Received(bob.contact, work.HandWant(b"nonsense")))
     bob.submit(job(find=Find.ANNOUNCE))
     world.elapse(3)
     heard = {e.receiver for e in world.sent[before:] if isinstance(e.message, work.SpreadWant)}
-    assert len(heard & {f"worker{n}" for n in range(30) if n % 3}) >= 19
+    assert len(heard & {f"worker{n}" for n in range(15) if n % 3}) == 10
     assert succeeded(bob) == 1
 
 
@@ -225,16 +216,6 @@ def deliver(world: World, to: str, sender: str, message: work.WorkMessage) -> No
     world.sent.clear()
     world.deliver(world.nodes[to], Received(world.nodes[sender].contact, message))
     world.elapse(1)
-
-
-def test_a_stranger_reaches_no_worker() -> None:
-    world = town(alice=1, carol=1)
-    mallory = world.add("mallory", stranger=True)
-    world.elapse(1)
-    raw = want_of(mallory)
-    for message in (work.SpreadWant(raw, 0, 300), work.LeaveWant(raw), work.HandWant(raw)):
-        deliver(world, "alice", "mallory", message)
-        assert not {"SpreadWant", "HandWant", "Offer"} & said(world).keys()
 
 
 @pytest.mark.at_length

@@ -88,23 +88,17 @@ def test_a_want_comes_back_as_it_was() -> None:
     assert want.name == (BOB.peer_id, 7)
 
 
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
+def test_a_want_out_of_bounds_or_signed_by_another_is_none() -> None:
+    for changed, problem in (
         ({"number": -1}, "number"),
         ({"places": 0}, "places"),
         ({"places": MAX_PLACES + 1}, "places"),
         ({"reach": MAX_REACH + 1}, "reach"),
         ({"holders": MAX_HOLDERS + 1}, "holders"),
         ({"needs": replace(NEEDS, driver="")}, "driver"),
-    ],
-)
-def test_a_want_out_of_bounds_is_none(changed: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidInput, match=problem):
-        want_of(**changed)
-
-
-def test_a_want_is_signed_by_its_author_and_not_too_large() -> None:
+    ):
+        with pytest.raises(InvalidInput, match=problem):
+            want_of(**changed)
     with pytest.raises(InvalidInput, match="the want is of"):
         seal_want(identity("mallory"), want_of())
     with pytest.raises(InvalidInput, match="takes"):
@@ -134,22 +128,27 @@ def test_what_is_no_want_is_refused() -> None:
 
 
 def test_a_want_expires_and_lives_no_longer_than_a_minute() -> None:
-    with pytest.raises(ExpiredRecord):
-        open_want(sealed(), NOW + WANT_TTL_S)
-    with pytest.raises(ExpiredRecord):
-        open_want(sealed(expires_unix_s=NOW + WANT_TTL_S + 1), NOW)
-    with pytest.raises(ExpiredRecord):
-        open_want(sealed(), NOW - 1000)
+    longer = sealed(expires_unix_s=NOW + WANT_TTL_S + 1)
+    for raw, now in ((sealed(), NOW + WANT_TTL_S), (longer, NOW), (sealed(), NOW - 1000)):
+        with pytest.raises(ExpiredRecord):
+            open_want(raw, now)
 
 
 # -- which are taken ------------------------------------------------------------------------
 
 
-def test_a_want_is_taken_once() -> None:
+def test_a_want_is_taken_once_and_left_by_its_author_alone() -> None:
+    """Else any member could have workers offer to bob what he does not want any more."""
     ours = gate()
+    assert ours.opened(MALLORY.peer_id, sealed(), at(0), by_author=True) is None
+    assert ours.opened(BOB.peer_id, sealed(), at(0), by_author=True) is not None
+    ours = gate(AnnounceParameters(max_seen=2))
     assert ours.opened(ALICE.peer_id, sealed(), at(0)) == want_of()
     assert ours.opened(CAROL.peer_id, sealed(), at(1)) is None
-    assert ours.opened(CAROL.peer_id, sealed(number=8), at(1)) is not None
+    for number in (8, 9):
+        assert ours.opened(CAROL.peer_id, sealed(number=number), at(1)) is not None
+    assert ours.opened(CAROL.peer_id, sealed(number=9), at(1)) is None
+    assert ours.opened(ALICE.peer_id, sealed(), at(1)) is not None, "it has been forgotten"
 
 
 def test_a_stranger_reaches_nothing() -> None:
@@ -164,13 +163,6 @@ def test_a_stranger_reaches_nothing() -> None:
         b"a want",
     ):
         assert ours.opened(MALLORY.peer_id, stranger, at(0)) is None
-
-
-def test_a_want_is_left_by_its_author_alone() -> None:
-    """Else any member could have workers offer to bob what he does not want any more."""
-    ours = gate()
-    assert ours.opened(MALLORY.peer_id, sealed(), at(0), by_author=True) is None
-    assert ours.opened(BOB.peer_id, sealed(), at(0), by_author=True) is not None
 
 
 def test_a_member_has_so_many_wants_in_a_window() -> None:
@@ -221,14 +213,6 @@ def test_strangers_do_not_use_up_what_is_looked_at() -> None:
     assert ours.opened(MALLORY.peer_id, sealed(number=8), at(11)) is not None
 
 
-def test_wants_seen_are_forgotten_where_there_are_too_many() -> None:
-    ours = gate(AnnounceParameters(max_seen=2))
-    for number in range(3):
-        assert ours.opened(ALICE.peer_id, sealed(number=number), at(0)) is not None
-    assert ours.opened(ALICE.peer_id, sealed(number=2), at(0)) is None
-    assert ours.opened(ALICE.peer_id, sealed(number=0), at(0)) is not None
-
-
 def test_counts_are_kept_for_so_many() -> None:
     limits = Limits(most=1, window_s=10.0, max_keys=2)
     assert [limits.admits(key, 0.0) for key in "aabbc"] == [True, False, True, False, False]
@@ -246,17 +230,12 @@ def workers(count: int, **changed: Any) -> list[Profile]:
     return [profile(f"worker{n}", **changed) for n in range(count)]
 
 
-def test_a_want_that_is_left_goes_to_one_with_room_at_once() -> None:
+def test_a_want_that_is_left_goes_to_those_that_have_or_announce_room() -> None:
     ours = board()
     full, free = profile("alice", capacity=NO_ROOM), profile("carol")
-    handed = ours.left(BOB.peer_id, sealed(), [full, free], at(0))
-    assert handed == [(CAROL, sealed())]
-    assert len(ours) == 1
-
-
-def test_a_want_that_is_left_goes_to_those_that_announce_room_later() -> None:
-    ours = board()
-    assert ours.left(BOB.peer_id, sealed(), [profile("alice", capacity=NO_ROOM)], at(0)) == []
+    small = profile("alice", Capability(100, GIB))  # which cannot ever
+    assert board().left(BOB.peer_id, sealed(), [full, free, small], at(0)) == [(CAROL, sealed())]
+    assert ours.left(BOB.peer_id, sealed(), [full], at(0)) == []
     assert ours.announced(profile("carol", capacity=NO_ROOM), at(1)) == []
     assert ours.announced(profile("bob"), at(1)) == []  # his own machine knows
     assert ours.announced(profile("alice"), at(2)) == [(ALICE, sealed())]
@@ -265,22 +244,11 @@ def test_a_want_that_is_left_goes_to_those_that_announce_room_later() -> None:
     assert ours.announced(profile("dave"), at(5)) == [(DAVE, sealed())]
     assert len(ours) == 0  # as many as are to answer
     assert ours.announced(profile("erin"), at(6)) == []
-
-
-def test_a_want_is_not_kept_past_its_end() -> None:
-    ours = board()
-    ours.left(BOB.peer_id, sealed(), [], at(0))
-    assert ours.announced(profile("alice"), at(WANT_TTL_S)) == []
-    assert len(ours) == 0
-
-
-def test_a_worker_gets_one_want_at_a_time() -> None:
-    """However many wants fit, announcing oneself does not bring a flood of them."""
-    ours = board()
+    # However many fit, a worker gets one at a time, and none past its end.
     for number in range(3):
         ours.left(BOB.peer_id, sealed(number=number), [], at(0))
-    assert len(ours.announced(profile("alice"), at(1))) == 1
-    assert len(ours.announced(profile("alice"), at(2))) == 1
+    told = [len(ours.announced(profile("alice"), at(s))) for s in (1, 2, WANT_TTL_S)]
+    assert (told, len(ours)) == ([1, 1, 0], 0)
 
 
 def test_holders_share_the_handing_on() -> None:
@@ -355,13 +323,10 @@ def test_a_worker_draws_by_what_it_knows_of_others() -> None:
     assert 2 <= drawn <= 25
 
 
-def test_a_worker_makes_so_many_offers_in_a_window() -> None:
+def test_offers_are_counted_by_what_became_of_them_and_bounded() -> None:
     ours = Answering(random.Random(7), AnnounceParameters(max_offers=2))
     assert [ours.may_offer(at(0)) for _ in range(3)] == [True, True, False]
     assert ours.may_offer(at(PARAMETERS.window_s))
-
-
-def test_offers_are_counted_by_what_became_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     offers = Offers()
     for lease_id in ("a", "b", "c"):
         offers.offered(lease_id)
@@ -370,15 +335,7 @@ def test_offers_are_counted_by_what_became_of_them(monkeypatch: pytest.MonkeyPat
     assert offers.counts({"c"}) == OfferCounts(sent=3, won=1, lost=1)
     assert offers.counts({"c"}).score_milli == 500
     assert OfferCounts().score_milli == 0
-
-
-def test_offers_open_are_bounded() -> None:
     offers = Offers()
     for number in range(1_030):
         offers.offered(str(number))
     assert offers.counts({str(number) for number in range(1_030)}) == OfferCounts(1_030, 0, 6)
-
-
-def test_machines_that_cannot_ever_get_nothing() -> None:
-    small = profile("alice", Capability(100, GIB))
-    assert board().left(BOB.peer_id, sealed(), [small], at(0)) == []

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.placement import columns
+from benchmarks.placement.key_trie import LEAF_SLOTS, KeyTrie
 from benchmarks.placement.question import Question
 from benchmarks.placement.table import Table
 from formation_p2p.core.errors import InvalidInput
@@ -19,7 +20,7 @@ from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
 from formation_p2p.core.units import GIB, MIB, TIB
 from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.machine.core.fits import Ledger, fits, fits_now
+from formation_p2p.machine.core.fits import fits, fits_now
 from formation_p2p.machine.core.requirements import Requirements, parse_requirements
 from formation_p2p.records.core.profile import Profile
 from tests.support import resources_world as world
@@ -142,7 +143,6 @@ prices = st.sampled_from([None, -1, 0, 7, 2**32 - 2, 2**32 - 1, 2**32, 2**41])
 times = st.sampled_from([0.0, NOW - 0.5, NOW, NOW + 0.5, 2.0**32 - 1, 2.0**33, 2.0**41])
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.lists(said | st.sampled_from(PEERS[:12]), max_size=40),
     st.lists(st.tuples(world.needs, times, st.booleans(), prices), min_size=5, max_size=5),
@@ -185,30 +185,6 @@ def test_a_byte_decides(size: int) -> None:
         if asked > 0:
             matched = town.match(Requirements(memory_bytes=asked), NOW)
             assert (ALICE in {each.peer_id for each in matched}) is (asked <= size)
-
-
-def test_nobody_has_more_free_than_there_is() -> None:
-    boast = Capacity(64_000, TIB, 90 * TIB, 90_000, (GpuFree("G0", 1000, TIB),))
-    town = table_of([profile(ALICE, capacity=boast)])
-    for text in ("cpu=9", "memory=9GiB", "storage=1TiB", "network=2000", "gpu=1"):
-        assert town.match(parse_requirements(text), NOW, free_now=True) == []
-    assert town.match(PIECE, NOW, free_now=True) != []
-
-
-def test_what_is_reserved_is_no_longer_free_and_comes_back() -> None:
-    ledger = Ledger(machine(a100("G0"), cpu_milli=2000))
-    alice = profile(ALICE, machine(a100("G0"), cpu_milli=2000))
-    town = table_of([alice])
-    half = parse_requirements("gpu=1,gpu.share=0.5,memory=1GiB")
-    for number in (1, 2):
-        assert town.match(half, NOW, free_now=True) == [replace(alice, capacity=ledger.free)]
-        ledger.reserve(f"r{number}", half)
-        town.put(replace(alice, capacity=ledger.free))
-    assert town.match(half, NOW, free_now=True) == []
-    assert len(town.match(half, NOW)) == 1
-    ledger.release("r1")
-    town.put(replace(alice, capacity=ledger.free))
-    assert len(town.match(half, NOW, free_now=True)) == 1
 
 
 def test_a_full_table_takes_nobody_new_and_listens_to_those_it_has() -> None:
@@ -281,3 +257,42 @@ def test_a_gpu_of_which_a_part_is_taken_is_no_free_one_in_the_columns_already() 
     for text, left in (("gpu=1", [0, 1]), ("gpu=2", [1])):
         conditions = Question(parse_requirements(text), NOW, free_now=True).conditions()
         assert numbers.scan(conditions, 2).tolist() == left
+
+
+# -- keys in a trie come out in the order of their distance --------------------------------------
+
+
+def held(trie: KeyTrie, target: int = 0) -> list[list[int]]:
+    return [list(leaf) for leaf in trie.leaves(Key(target))]
+
+
+def test_a_leaf_is_small_unless_its_keys_are_equal() -> None:
+    keys = [Key(number) for number in range(3 * LEAF_SLOTS)] + [Key(7)] * (2 * LEAF_SLOTS)
+    trie = KeyTrie(keys)
+    for slot in range(len(keys)):
+        trie.add(slot)
+    first, *others = held(trie, 7)
+    assert {keys[slot] for slot in first} == {7}
+    assert len(first) == 2 * LEAF_SLOTS + 1
+    assert all(0 < len(leaf) <= LEAF_SLOTS for leaf in others)
+
+
+def test_leaves_that_have_become_empty_are_one_again() -> None:
+    keys = [Key(number << (KEY_BITS - 12)) for number in range(4096)]
+    trie = KeyTrie(keys)
+    for slot in range(len(keys)):
+        trie.add(slot)
+    assert len(held(trie)) >= 4096 / LEAF_SLOTS
+    for slot in range(10, len(keys)):
+        trie.remove(slot)
+    assert held(trie) == [list(range(10))]
+    for slot in range(10):
+        trie.remove(slot)
+    assert held(trie) == []
+
+
+def test_what_is_not_held_cannot_be_removed() -> None:
+    trie = KeyTrie([Key(1), Key(2)])
+    trie.add(0)
+    with pytest.raises(ValueError, match="not in array"):
+        trie.remove(1)

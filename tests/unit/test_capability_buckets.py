@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from formation_p2p.machine.core.bounds import (
     MAX_CPU_MILLI,
@@ -27,7 +27,6 @@ from tests.support.resources_world import h100, machine
 MAX_BUCKETS = 24 + 2 * MAX_GPU_MODELS + MAX_LABELS + MAX_DRIVERS
 
 
-@settings(max_examples=150)
 @given(world.needs, world.capabilities, world.labels, world.drivers)
 def test_whoever_fits_is_in_every_bucket_that_may_be_asked(
     needs: Requirements, capability: Capability, labels: Mapping[str, str], drivers: set[str]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.cbor import MAX_DEPTH, MAX_ITEMS, decode
@@ -44,7 +44,6 @@ def test_a_plain_value_is_read_as_it_was_written(value: object) -> None:
     assert decode(cbor2.dumps(value)) == value
 
 
-@settings(max_examples=150)
 @given(st.binary(max_size=64))
 def test_no_bytes_break_the_decoder(raw: bytes) -> None:
     with contextlib.suppress(ValueError):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from formation_p2p.command.job_file import parse_job_file, read_job_file
 from formation_p2p.command.task_line import JobFile
@@ -107,23 +104,25 @@ def test_needs_may_be_written_as_on_the_command_line_and_time_in_seconds() -> No
     assert not job.options.memory_given
 
 
-def test_a_range_has_both_its_ends() -> None:
-    job = parsed("""
-        [[task]]
-        each = { from = 9, to = 11 }
-        argv = ["render", "{each}"]
-    """)
-    assert [task.argv[1] for task in job.tasks] == ["9", "10", "11"]
-    assert [task.label for task in job.tasks] == ["9", "10", "11"]
-
-
-def test_a_path_in_each_still_names_a_folder() -> None:
-    job = parsed("""
-        [[task]]
-        each = ["texts/a", "texts/b"]
-        argv = ["wc", "{each}"]
-    """)
-    assert [task.label for task in job.tasks] == ["texts-a", "texts-b"]
+@pytest.mark.parametrize(
+    ("each", "words", "labels"),
+    [
+        ("each = { from = 9, to = 11 }", ["9", "10", "11"], ["9", "10", "11"]),
+        # A path still names a folder.
+        ('each = ["texts/a", "b"]', ["texts/a", "b"], ["texts-a", "b"]),
+        (
+            'each = ["a", "b"]\nmatrix = { n = [1, 2] }',
+            ["a1", "a2", "b1", "b2"],
+            ["a-1", "a-2", "b-1", "b-2"],
+        ),
+    ],
+    ids=["a range has both its ends", "paths", "each and a matrix"],
+)
+def test_each_makes_a_task_of_each_value(each: str, words: list[str], labels: list[str]) -> None:
+    word = "{each}{n}" if "matrix" in each else "{each}"
+    job = parsed(f'[[task]]\n{each}\nargv = ["render", "{word}"]')
+    assert [task.argv[1] for task in job.tasks] == words
+    assert [task.label for task in job.tasks] == labels
 
 
 @pytest.mark.parametrize(
@@ -174,41 +173,16 @@ def test_what_is_wrong_is_named(text: str, reported: str) -> None:
     assert reported in refused(text)
 
 
-@given(
-    st.recursive(
-        st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["argv", "each", "label", "from", "to"]), inner)
-        ),
-        max_leaves=8,
-    ),
-    st.sampled_from(["name", "needs", "attempts", "timeout", "deadline", "speculate", "task"]),
-)
-def test_whatever_stands_there_is_read_or_refused(value: object, key: str) -> None:
-    text = f"{key} = {_toml(value)}"
-    try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return
-    with pytest.raises(InvalidInput):
-        parse_job_file(text if key == "task" else text + "\n[[task]]\nargv = [1]", HERE)
+KEYS = ("name", "needs", "attempts", "timeout", "deadline", "speculate", "task")
+VALUES = ("true", "-7", "1e300", "nan", '""', '"x"', "[]", "[[1]]", "{}", "{argv=1}", "{to=[]}")
 
 
-def _toml(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case str():
-            return '"' + "".join(f"\\U{ord(c):08x}" for c in value) + '"'
-        case list():
-            return "[" + ", ".join(map(_toml, value)) + "]"
-        case dict():
-            return (
-                "{" + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + "}"
-            )
-        case _:
-            return repr(value)
+@pytest.mark.parametrize("value", [*VALUES, "[{each={}}]", '[{argv=["a"],label=1}]'])
+def test_whatever_stands_there_is_refused(value: str) -> None:
+    for key in KEYS:
+        text = f"{key} = {value}"
+        with pytest.raises(InvalidInput):
+            parse_job_file(text if key == "task" else text + "\n[[task]]\nargv = [1]", HERE)
 
 
 # -- the files of a job ------------------------------------------------------------------------
@@ -414,17 +388,6 @@ def test_a_matrix_makes_a_task_of_each_combination() -> None:
     assert (job.tasks[2].files_out, job.tasks[2].env) == (("0.01.bin",), {"SEED": "2"})
 
 
-def test_each_and_a_matrix_go_together() -> None:
-    job = parsed("""
-        [[task]]
-        each = ["a", "b"]
-        matrix = { n = [1, 2] }
-        argv = ["echo", "{each}{n}"]
-    """)
-    assert [task.argv[1] for task in job.tasks] == ["a1", "a2", "b1", "b2"]
-    assert [task.label for task in job.tasks] == ["a-1", "a-2", "b-1", "b-2"]
-
-
 def test_tasks_come_after_others_by_name_or_label() -> None:
     job = parsed("""
         [[task]]
@@ -491,19 +454,6 @@ def test_a_file_that_is_called_like_a_pattern_is_that_file(tmp_path: Path) -> No
         assert [task.argv[1] for task in job.tasks] == found
 
 
-def test_inputs_may_be_lines_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "urls.txt").write_text("http://a/x\n\n  http://b/y\n")
-    text = """
-        [[task]]
-        inputs = { lines = "urls.txt" }
-        argv = ["curl", "{input}"]
-    """
-    job = parse_job_file(dedent(text), tmp_path)
-    assert [task.argv[1] for task in job.tasks] == ["http://a/x", "http://b/y"]
-    assert [task.label for task in job.tasks] == ["http:--a-x", "http:--b-y"]
-    assert job.tasks[0].files_in == {}
-
-
 def test_inputs_that_are_not_there_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     for inputs, reported in (
@@ -555,7 +505,8 @@ def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
 
 def test_each_line_of_a_real_list_is_a_task(tmp_path: Path) -> None:
     url = f"https://example.org/{'a' * 65}"
-    (tmp_path / "urls.txt").write_text(f"{url}\nsame\nsame\n{{index}}\nsay it, twice / more\n")
+    lines = f"{url}\nsame\n\n  same\n{{index}}\nsay it, twice / more\n"
+    (tmp_path / "urls.txt").write_text(lines)
     text = """
         [[task]]
         inputs = { lines = "urls.txt" }
@@ -570,6 +521,7 @@ def test_each_line_of_a_real_list_is_a_task(tmp_path: Path) -> None:
         ("{index}", "3.html", "{index}"),
         ("say it, twice - more", "4.html", "say it, twice / more"),
     ]
+    assert job.tasks[0].files_in == {}
 
 
 HAS = 'argv = ["echo", "{a}"]\n'

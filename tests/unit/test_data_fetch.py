@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.content.core import fetch as fetching
@@ -300,7 +300,6 @@ def test_the_sources_are_bounded() -> None:
     assert len(known) == MAX_SOURCES
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_sources_do_every_chunk_comes_or_it_gives_up(data: st.DataObject) -> None:
     """The effects stay in bounds, nothing is wanted of one who is not open, and it ends."""

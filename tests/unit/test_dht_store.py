@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
@@ -47,7 +47,6 @@ NOW = Moment(1000.0, world.EPOCH_UNIX_S)
 ANY = bucket_key(world.NETWORK, "any")
 PROCESS = bucket_key(world.NETWORK, "driver/process")
 BOB = value_name(world.person("bob").peer_id)
-EVERYONE = ProviderQuery(Key(0), b"", MAX_PROVIDERS)
 SENDER = world.contact("mallory")  # whoever it is: what counts is whose signature it is
 
 
@@ -480,7 +479,6 @@ def test_what_is_newer_counts_and_the_last_word_is_no_presence(store: RecordStor
 PEOPLE = [f"worker {number}" for number in range(30)]
 
 
-@settings(deadline=None)  # the first one signs thirty profiles
 @given(st.integers(0, 2**256 - 1), st.integers(0, MAX_PROVIDERS), st.integers(1, 10))
 def test_the_nearest_that_suit_are_returned_nearest_first(
     target: int, limit: int, cores: int

@@ -22,6 +22,7 @@ from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core.profile import SignedProfile
 from formation_p2p.records.core.shards import shard_key
+from simulations.simulator.world import World
 from tests.support import dht_world as world
 from tests.support.dht_world import Completed, DhtNode, DhtWorld, sealed
 
@@ -189,3 +190,26 @@ def test_who_start_together_and_split_by_different_numbers_of_levels_meet_again(
     colony.elapse(2.1 * TERMS.ttl_s - colony.now_s)
     watch(colony, 0.6 * TERMS.ttl_s, missed)
     assert missed == {}
+
+
+# -- in a network of few nodes -------------------------------------------------------------------
+
+
+@pytest.mark.at_length
+def test_a_worker_that_announced_when_there_were_few_is_found_after_more_have_come() -> None:
+    world = World(1)
+    world.add("gate")
+    world.elapse(1)
+    alice = world.add("alice", serve=world.machine())
+    world.elapse(5)
+    for n in range(10):
+        world.add(f"newcomer-{n}")
+        world.elapse(0.2)
+    bob = world.add("bob")
+    world.elapse(1)
+    for n in range(8):
+        bob.explain(Requirements(driver="process", labels=()), f"task {n}")
+        bob.explain(None, f"task {n}")
+    world.elapse(5)
+    found = [[r.profile.peer_id for r in e.decision.ranked] for e in bob.explained]
+    assert found == [[alice.identity.peer_id]] * 16

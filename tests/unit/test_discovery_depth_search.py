@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import Identity
@@ -49,58 +49,33 @@ def searched(start: int, counts: dict[int, ShardCount]) -> tuple[list[int], Dept
     return depths, search
 
 
-def test_a_small_bucket_is_one_shard() -> None:
-    depths, search = searched(0, {0: reported(settled=SHARDS.split)})
-    assert (depths, search.span()) == ([0], Span(0, 0))
-    assert (search.reach, search.inhabited) == (0, 0)
-
-
-def test_where_nobody_is_yet_the_first_is_at_home_at_the_top() -> None:
-    depths, search = searched(0, {})
-    assert (depths, search.span()) == ([0], Span(0, 0))
-
-
-def test_the_root_tells_how_deep_to_go() -> None:
-    depths, search = searched(0, {0: reported(deeper=8, depth=3), 3: reported(settled=20)})
-    assert (depths, search.span()) == ([0, 3], Span(3, 3))
-    assert (search.reach, search.inhabited) == (3, 3)
-
-
-def test_a_hint_that_is_right_takes_one_step() -> None:
-    depths, search = searched(3, {3: reported(settled=20)})
-    assert (depths, search.span()) == ([3], Span(3, 3))
-
-
-def test_a_hint_that_is_too_shallow_takes_two() -> None:
-    depths, search = searched(1, {1: reported(deeper=5, depth=3), 3: reported(settled=20)})
-    assert (depths, search.span()) == ([1, 3], Span(3, 3))
-
-
-def test_a_hint_that_is_too_deep_is_climbed_from_one_by_one() -> None:
-    depths, search = searched(5, {3: reported(settled=12)})
-    assert (depths, search.span()) == ([5, 4, 3], Span(3, 3))
-    assert (search.reach, search.inhabited) == (5, 3)
-
-
-def test_some_who_are_deeper_than_most_are_followed() -> None:
-    """The root's samples say 2, since most are there; near the key they have split once more."""
-    counts = {
-        0: reported(deeper=8, depth=2),
-        2: reported(deeper=9, depth=3),
-        3: reported(settled=20),
-    }
-    assert searched(0, counts)[0] == [0, 2, 3]
+@pytest.mark.parametrize(
+    ("start", "counts", "depths"),
+    [
+        (0, {}, [0]),  # the first is at home at the top
+        (0, {0: reported(settled=SHARDS.split)}, [0]),
+        (0, {0: reported(deeper=8, depth=3), 3: reported(settled=20)}, [0, 3]),
+        (3, {3: reported(settled=20)}, [3]),
+        (1, {1: reported(deeper=5, depth=3), 3: reported(settled=20)}, [1, 3]),
+        (5, {3: reported(settled=12)}, [5, 4, 3]),
+    ],
+    ids=["nobody", "one shard", "a root", "a right hint", "too shallow", "too deep"],
+)
+def test_a_search_goes_to_where_others_are(
+    start: int, counts: dict[int, ShardCount], depths: list[int]
+) -> None:
+    read, search = searched(start, counts)
+    home = depths[-1]
+    assert (read, search.span()) == (depths, Span(home, home))
+    assert (search.reach, search.inhabited) == (max(depths), home)
 
 
 def test_while_a_shard_splits_both_are_read_and_who_comes_is_in_both() -> None:
     counts = {0: splitting(settled=30, gone_too=10, depth=1), 1: reported(shallower=10)}
-    depths, search = searched(0, counts)
-    assert (depths, search.span()) == ([0, 1], Span(0, 1))
-    depths, search = searched(1, counts)  # from below as well
-    assert (depths, search.span()) == ([1, 0], Span(0, 1))
-
-
-def test_where_all_are_leaving_a_shard_who_comes_does_not_enter_it() -> None:
+    for start, order in ((0, [0, 1]), (1, [1, 0])):  # from below as well
+        depths, search = searched(start, counts)
+        assert (depths, search.span()) == (order, Span(0, 1))
+    # Where all are leaving it who comes does not enter it.
     counts = {0: splitting(settled=0, gone_too=30, depth=1), 1: reported(settled=2, shallower=28)}
     depths, search = searched(0, counts)
     assert (depths, search.span()) == ([0, 1], Span(1, 1))
@@ -115,16 +90,43 @@ def test_a_full_shard_that_nobody_has_left_yet_is_split_by_who_comes() -> None:
     assert search.span() == Span(0, 3)
 
 
-def test_where_some_are_still_above_two_shards_that_split_at_once_all_three_are_read() -> None:
-    """A network that starts grows faster than its workers move."""
-    counts = {
-        0: splitting(settled=2, gone_too=5, depth=1),
-        1: ShardCount(members=30, settled=5, shallower=5, deeper=20, depth=2),
-        2: reported(shallower=20),
-    }
-    assert searched(2, counts)[0] == [2, 1, 0]
-    assert searched(1, counts)[0] == [1, 2, 0]
-    assert searched(0, counts)[0] == [0, 1, 2]
+@pytest.mark.parametrize(
+    ("counts", "read"),
+    [
+        # A network that starts grows faster than its workers move: some are still above two.
+        (
+            {
+                0: splitting(settled=2, gone_too=5, depth=1),
+                1: ShardCount(members=30, settled=5, shallower=5, deeper=20, depth=2),
+                2: reported(shallower=20),
+            },
+            {2: [2, 1, 0], 1: [1, 2, 0], 0: [0, 1, 2]},
+        ),
+        # The root's samples say 2; near the key they have split once more.
+        (
+            {
+                0: reported(deeper=8, depth=2),
+                2: reported(deeper=9, depth=3),
+                3: reported(settled=20),
+            },
+            {0: [0, 2, 3]},
+        ),
+        # A few who claim to be deeper lead nobody there.
+        ({0: reported(settled=20, deeper=3, depth=9)}, {0: [0]}),
+        # Some stayed above an empty region: it climbs to them.
+        ({0: reported(settled=9, deeper=8, depth=3)}, {0: [0, 3, 2, 1]}),
+        # Of eight who leave the root, those on the other side are in the deeper shard already.
+        (
+            {3: ShardCount(members=2), 0: splitting(settled=3, gone_too=2, depth=3)},
+            {3: [3, 2, 1, 0]},
+        ),
+    ],
+    ids=["three at once", "deeper than most", "a few", "above", "the other side"],
+)
+def test_all_shards_are_read_in_which_somebody_may_be(
+    counts: dict[int, ShardCount], read: dict[int, list[int]]
+) -> None:
+    assert {start: searched(start, counts)[0] for start in read} == read
 
 
 @pytest.mark.parametrize(
@@ -134,10 +136,6 @@ def test_a_shard_is_left_where_a_sample_of_most_is_all_that_remains(
     settled: int, deeper: int, left: bool
 ) -> None:
     assert is_left(reported(settled=settled, deeper=deeper, depth=4), SHARDS) == left
-
-
-def test_a_few_who_claim_to_be_deeper_lead_nobody_there() -> None:
-    assert searched(0, {0: reported(settled=20, deeper=3, depth=9)})[0] == [0]
 
 
 def test_while_a_shard_merges_both_are_read_and_who_comes_is_in_both() -> None:
@@ -157,21 +155,6 @@ def test_in_an_empty_region_it_climbs_to_where_others_are_deeper() -> None:
     assert (depths, search.span()) == ([0, 3, 2], Span(3, 3))
     depths, search = searched(0, {0: reported(deeper=8, depth=3)})
     assert (depths, search.span()) == ([0, 3, 2, 1], Span(1, 1))
-
-
-def test_where_some_stayed_above_the_empty_region_it_climbs_to_them() -> None:
-    counts = {0: reported(settled=9, deeper=8, depth=3)}
-    depths, search = searched(0, counts)
-    assert depths == [0, 3, 2, 1]
-    assert search.inhabited == 0
-
-
-def test_where_all_members_are_on_the_other_side_it_climbs_to_those_who_have_not_moved_yet() -> (
-    None
-):
-    """Of eight who leave the root, those on the other side are in the deeper shard already."""
-    counts = {3: ShardCount(members=2), 0: splitting(settled=3, gone_too=2, depth=3)}
-    assert searched(3, counts)[0] == [3, 2, 1, 0]
 
 
 def test_where_the_other_half_of_the_root_is_deeper_this_one_is_looked_for_there_too() -> None:
@@ -215,7 +198,6 @@ def test_a_shard_splits_into_as_many_as_its_members_fill(members: int, levels: i
     assert deeper_by(members, SHARDS) == levels
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.integers(0, MAX_DEPTH), st.integers(0, 2**32))
 def test_whatever_it_is_told_a_walk_ends_and_reads_no_depth_twice(start: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -241,18 +223,11 @@ def test_one_of_three_who_lies_is_outvoted() -> None:
     for lie in (NOBODY, ShardCount(900, 900, 900, 900, MAX_DEPTH)):
         for said in ([lie, honest, honest], [honest, lie, honest], [honest, honest, lie]):
             assert agreed(said) == honest
-
-
-def test_of_two_the_higher_is_believed_as_one_may_have_come_too_late_to_know() -> None:
+    # Of two the higher is believed: one may have come too late to know.
     assert agreed([NOBODY, reported(settled=9)]) == reported(settled=9)
-
-
-def test_who_knows_of_nobody_deeper_has_no_say_in_how_deep() -> None:
-    said = [reported(deeper=1, depth=4), reported(deeper=1, depth=4), NOBODY, NOBODY]
-    assert agreed(said).depth == 4
-
-
-def test_nobody_s_word_is_that_there_is_nobody() -> None:
+    # Who knows of nobody deeper has no say in how deep.
+    deeper = reported(deeper=1, depth=4)
+    assert agreed([deeper, deeper, NOBODY, NOBODY]).depth == 4
     assert agreed([]) == NOBODY
 
 
@@ -320,7 +295,6 @@ class Shards:
 UNSIGNED = world.profile("worker", NOW)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 80), st.integers(0, 8))
 def test_all_workers_near_a_key_are_in_the_shards_that_its_walk_reads(
     seed: int, size: int, start: int

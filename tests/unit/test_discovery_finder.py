@@ -260,26 +260,11 @@ def test_cold_it_takes_two_lookups_and_warm_it_takes_one(market: Market) -> None
 
 
 def test_how_deep_a_bucket_is_is_forgotten_after_a_while(market: Market) -> None:
-    everybody = crowd(market, 12, 2, "00", "01", "10", "11")
-    market.find(SMALL)
-    market.now_s += DISCOVERY.depth_s + 1
-    market.elapse(0)
-    for profile in everybody:
-        renewed = replace(
-            profile,
-            sequence=profile.sequence + 1,
-            issued_unix_s=int(market.now.unix_s),
-            expires_unix_s=int(market.now.unix_s) + 120,
-        )
-        name = next(n for n in NAMES if world.person(n).peer_id == profile.peer_id)
-        signed = world.sealed(renewed, world.person(name))
-        for node in (market.bob, market.carol, market.dave):
-            write = world.added(signed, *names_of(renewed, world.NETWORK))
-            node.records.keep(node.contact, write, market.now)
-    assert prefixes(market.find(SMALL, at("01"))) == ["", "01"]
-
-
-NAMES = [f"{prefix}-worker 8 {n}" for prefix in ("00", "01", "10", "11") for n in range(200)]
+    depths = market.finding.finder.depths
+    depths.learn("any", 2, market.now)
+    for age_s, known in ((DISCOVERY.depth_s - 1, 2), (DISCOVERY.depth_s, None)):
+        now = Moment(market.now.mono_s + age_s, market.now.unix_s + age_s)
+        assert depths.get("any", now) == known
 
 
 def test_of_how_deep_buckets_are_a_bounded_number_is_remembered() -> None:

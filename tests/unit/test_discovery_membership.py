@@ -41,16 +41,11 @@ def test_at_first_a_worker_looks_for_its_home_from_the_top() -> None:
     assert membership.span == Span(0, 0)
 
 
-def test_where_it_already_was_nothing_changes() -> None:
+def test_what_was_heard_counts_for_the_span_that_it_is_of() -> None:
     membership = member_at(3, since_s=7.0)
     membership.heard(3, ShardCount(9))
-    assert not membership.settle(Span(3, 3), 50.0)
+    assert not membership.settle(Span(3, 3), 50.0), "where it already was nothing changes"
     assert (membership.moved_s, membership.counts) == (7.0, {3: ShardCount(9)})
-
-
-def test_what_was_heard_of_another_span_is_forgotten() -> None:
-    membership = member_at(3)
-    membership.heard(3, ShardCount(40))
     membership.settle(Span(3, 4), 50.0)
     assert membership.counts == {}
 
@@ -103,16 +98,20 @@ def test_whatever_one_holder_says_the_span_stays() -> None:
         assert membership.arrived(10**6) is None
 
 
-def test_a_whole_bucket_with_few_members_is_as_it_should_be() -> None:
-    assert member_at(0).heard(0, ShardCount(1)) is None
-
-
 def test_while_it_moves_only_the_deeper_shard_can_be_full_and_none_sparse() -> None:
-    moving = member_at(2, 3)
+    moving, full = member_at(2, 3), ShardCount(SHARDS.split + 1)
     assert moving.heard(2, ShardCount(SHARDS.split + 1, 30, 0, 9, 3)) is None
-    assert moving.heard(2, FEW) is None
-    assert moving.heard(3, FEW) is None
-    assert moving.heard(3, ShardCount(SHARDS.split + 1)) == "full"
+    assert [moving.heard(2, FEW), moving.heard(3, FEW)] == [None, None]
+    assert moving.confirmed("sparse", ShardCount()) is None
+    assert moving.heard(3, full) == "full"
+    # It moves on from the deeper of its two shards; the other is left at once.
+    assert moving.confirmed("full", full) == Span(3, 4)
+    deepest = member_at(MAX_DEPTH)
+    assert deepest.confirmed("full", ShardCount(10**6)) is None
+    leaving = ShardCount(20, 15, 0, 5, MAX_DEPTH)
+    assert deepest.confirmed("full", leaving) in (None, deepest.span)
+    # A whole bucket may have few members.
+    assert member_at(0).heard(0, ShardCount(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -136,17 +135,6 @@ def test_where_all_who_hold_it_say_that_its_shard_is_full_a_worker_moves_down(
     assert member_at(3).confirmed("full", count) == span
 
 
-def test_while_it_moves_a_worker_may_move_further_down() -> None:
-    """From the deeper of its two shards. The other is left at once: everybody is deeper."""
-    assert member_at(2, 3).confirmed("full", ShardCount(SHARDS.split + 1)) == Span(3, 4)
-
-
-def test_at_the_deepest_there_is_nowhere_to_go() -> None:
-    deepest = member_at(MAX_DEPTH)
-    assert deepest.confirmed("full", ShardCount(10**6)) is None
-    assert deepest.confirmed("full", ShardCount(20, 15, 0, 5, MAX_DEPTH)) in (None, deepest.span)
-
-
 # -- settled -> moving: sparse ------------------------------------------------------------------
 
 
@@ -159,24 +147,16 @@ def test_at_the_deepest_there_is_nowhere_to_go() -> None:
         (SHARDS.merge - 1, ROOM - (SHARDS.merge - 1) + 1, False),
         (1, ROOM - 1, True),
         (1, ROOM, False),
+        (None, 0, False),  # its own shard was not heard of yet
     ],
 )
 def test_who_is_nearly_alone_moves_up_where_there_is_room_for_as_many_again(
-    own: int, above: int, moves: bool
+    own: int | None, above: int, moves: bool
 ) -> None:
     membership = member_at(3)
-    membership.heard(3, ShardCount(own))
+    if own is not None:
+        membership.heard(3, ShardCount(own))
     assert membership.confirmed("sparse", ShardCount(above)) == (Span(2, 3) if moves else None)
-
-
-def test_before_its_own_shard_was_heard_of_nobody_moves_up() -> None:
-    assert member_at(3).confirmed("sparse", ShardCount()) is None
-
-
-def test_who_is_moving_already_does_not_move_up() -> None:
-    membership = member_at(2, 3)
-    membership.heard(3, FEW)
-    assert membership.confirmed("sparse", ShardCount()) is None
 
 
 # -- moving -> moving: astray -------------------------------------------------------------------
@@ -225,19 +205,13 @@ def test_a_move_lasts_a_ttl_in_which_all_others_hear_of_it() -> None:
     membership = moving(EMPTIED, FULL)
     assert membership.arrived(1000.0 + TTL_S - 1) is None
     assert membership.arrived(1000.0 + TTL_S) == Span(3, 3)
-
-
-def test_before_both_shards_were_heard_of_it_is_not_over() -> None:
-    for depth in (2, 3):
+    for depth in (2, 3):  # the other shard was not heard of
         membership = member_at(2, 3)
         membership.heard(depth, EMPTIED)
         assert membership.arrived(10 * TTL_S) is None
-
-
-def test_who_is_not_moving_does_not_arrive() -> None:
-    membership = member_at(3)
-    membership.heard(3, FULL)
-    assert membership.arrived(10 * TTL_S) is None
+    still = member_at(3)
+    still.heard(3, FULL)
+    assert still.arrived(10 * TTL_S) is None
 
 
 def test_up_it_goes_where_few_are_below_and_above_is_not_full() -> None:
@@ -246,24 +220,15 @@ def test_up_it_goes_where_few_are_below_and_above_is_not_full() -> None:
     assert moving(ShardCount(SHARDS.split + 1), below).arrived(1120.0) == Span(3, 3)
     enough = ShardCount(SHARDS.merge, 0, SHARDS.merge)
     assert moving(ShardCount(SHARDS.split), enough).arrived(1120.0) == Span(3, 3)
-
-
-def test_a_move_that_most_do_not_make_is_given_up() -> None:
-    few_went = moving(
-        ShardCount(SHARDS.split, settled=SHARDS.merge), ShardCount(SHARDS.merge, 0, SHARDS.merge)
-    )
+    # A move that most do not make is given up.
+    few_went = moving(ShardCount(SHARDS.split, settled=SHARDS.merge), enough)
     assert few_went.arrived(1120.0) == Span(2, 2)
 
 
-def test_nobody_leaves_a_shard_while_somebody_is_in_it_alone() -> None:
+def test_nobody_leaves_a_shard_while_somebody_is_in_it_alone_but_not_for_ever() -> None:
     going_down = moving(ShardCount(20, settled=1), FULL)
-    assert going_down.arrived(1000.0 + 2 * TTL_S) is None
     going_up = moving(ShardCount(5), ShardCount(5, settled=1))
-    assert going_up.arrived(1000.0 + 2 * TTL_S) is None
-
-
-def test_one_that_stands_still_does_not_hold_the_others_for_ever() -> None:
-    going_down = moving(ShardCount(20, settled=1), FULL)
+    assert [each.arrived(1000.0 + 2 * TTL_S) for each in (going_down, going_up)] == [None, None]
     late_s = 1000.0 + DISCOVERY.max_move_ttls * TTL_S
     assert going_down.arrived(late_s - 1) is None
     assert going_down.arrived(late_s) == Span(3, 3)

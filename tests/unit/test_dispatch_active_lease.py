@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from formation_p2p.core.units import KIB
-from formation_p2p.drivers.core.effects import Execute, ExecutionsEnded
+from formation_p2p.drivers.core.effects import Execute
 from formation_p2p.drivers.core.executions import Executions
 from formation_p2p.jobs.core.active_lease import ActiveLease
 from formation_p2p.jobs.core.job import Job
@@ -18,7 +16,6 @@ from formation_p2p.leases.core.lease import Lease, LeaseState
 from formation_p2p.leases.core.messages import (
     Dispatch,
     PlacementRequest,
-    ResultAck,
     pack,
     parse,
 )
@@ -101,26 +98,12 @@ def test_a_task_is_slow_only_while_it_is_the_one_that_runs() -> None:
     assert seen == [None, None, "job/0#1", None]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(0, 99)), max_size=40))
-def test_the_bytes_under_way_are_those_of_the_attempts(story: list[tuple[bool, int, int]]) -> None:
-    active = lease_on_alice()
-    for adds, number, size in story:
-        attempt_id = f"job/{number}#1"
-        if not adds:
-            active.remove(attempt_id, at(1))
-        elif attempt_id not in active.attempts:
-            ((_, run),) = runs(task(number, bytes(size)))
-            active.add(attempt_id, run, at(0))
-        payloads = [run.task.payload for run in active.attempts.values()]
-        assert active.load.total_bytes == sum(map(len, payloads))
-        assert (active.idle_s == float("inf")) == bool(active.attempts)
-
-
 # -- messages -------------------------------------------------------------------------------
 
 
 def test_many_small_tasks_go_out_in_one_message() -> None:
     active = lease_on_alice()
+    assert list(active.messages([])) == []
     (message,) = active.messages(runs(*(task(n, b"%d" % n) for n in range(100))))
     assert (message.lease_id, message.fence, message.shared_blobs) == ("lease", FENCE, ())
     assert [each.payload for each in message.assignments] == [b"%d" % n for n in range(100)]
@@ -131,10 +114,6 @@ def test_a_time_limit_is_never_rounded_to_none() -> None:
     timed = [each for n, s in enumerate(limits_s) for each in runs(task(n), timeout_s=s)]
     (message,) = lease_on_alice().messages(timed)
     assert [each.timeout_ms for each in message.assignments] == [0, 1, 1500]
-
-
-def test_nothing_to_send_is_no_message() -> None:
-    assert list(lease_on_alice().messages([])) == []
 
 
 def test_what_is_shared_goes_out_once_and_again_after_it_was_forgotten() -> None:
@@ -182,33 +161,6 @@ def test_a_part_is_not_pushed_out_by_one_of_the_same_message() -> None:
     # The oldest part is known, and makes room for what comes with the next task.
     messages = list(active.messages(runs(task(100, b"", b"0"), task(101, b"", b"new"))))
     assert [shared for m in messages for _, shared, _ in alice.got(m)] == [b"0", b"new"]
-
-
-SIZES = st.sampled_from([0, 1, BATCH_BYTES // 3, BATCH_BYTES, MAX_PAYLOAD_BYTES // 2])
-KINDS = st.integers(0, 40).map(lambda n: b"" if n == 0 else b"%d" % n) | st.sampled_from(
-    [b"a" * (MAX_PAYLOAD_BYTES // 2), b"b" * (MAX_PAYLOAD_BYTES // 2)]
-)
-
-
-@settings(max_examples=15)
-@given(st.lists(st.lists(st.tuples(SIZES, KINDS), min_size=1, max_size=8), max_size=6), st.data())
-def test_whatever_goes_out_alice_runs_with_what_it_shares(
-    batches: list[list[tuple[int, bytes]]], data: st.DataObject
-) -> None:
-    active, alice, number = lease_on_alice(), Alice(), 0
-    for batch in batches:
-        tasks = [task(number + n, bytes(size), kind) for n, (size, kind) in enumerate(batch)]
-        number += len(tasks)
-        if data.draw(st.booleans()):
-            active.shared_blobs.forget()
-        ran: list[tuple[str, bytes, bytes]] = []
-        for message in active.messages(runs(*tasks)):
-            ran += alice.got(message)
-            over = tuple(Ended(each.attempt_id, Succeeded(b""), 0) for each in message.assignments)
-            alice.executions.handle_report(ExecutionsEnded("lease", over))
-            names = tuple(each.attempt_id for each in over)
-            alice.executions.received(BOB.peer_id, ResultAck("lease", names))
-        assert ran == [(f"{each.task_id}#1", each.shared, each.payload) for each in tasks]
 
 
 def test_a_worker_cannot_say_that_tasks_took_longer_than_it_was_silent() -> None:

@@ -108,14 +108,6 @@ def test_one_that_needs_something_else_goes_to_another_worker_when_its_turn_come
     assert workers_of(bob)[-1] == "carol"
 
 
-def test_what_comes_after_a_worker_that_died_waits_until_the_task_has_run_elsewhere() -> None:
-    world, bob = at_work(town_where(), ordered({1: [0]}, 2), for_s=0.6)
-    (first,) = workers_of(bob)
-    world.kill(world.nodes[first])
-    world.elapse(30)
-    assert order_of(bob) == ["+0", "+0", "-0", "+1", "-1"]
-
-
 # -- when it does not -----------------------------------------------------------------------
 
 
@@ -135,19 +127,6 @@ def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None
     }
 
 
-def test_what_waits_for_what_nobody_can_run_never_runs_either() -> None:
-    world, bob = at_work(town_where(alice=1))
-    big, small = job(2).tasks
-    big = replace(big, needs=replace(NEEDS, cpu_milli=64_000))
-    bob.submit(Job("job", (big, replace(small, after=("job/0",)))))
-    world.elapse(10)
-    first, second = ends(bob).values()
-    assert isinstance(first, TaskUnplaceable)
-    assert isinstance(second, TaskGaveUp)
-    assert second.waited_for == "job/0"
-    assert bob.reported[-1] == JobEnded(0, 1, 1, 0)
-
-
 def test_cancelling_cancels_also_what_waits() -> None:
     world, bob = at_work(town_where(), ordered({1: [0], 2: [1]}, 3), for_s=0.6)
     bob.cancel("job")
@@ -155,17 +134,6 @@ def test_cancelling_cancels_also_what_waits() -> None:
     assert len(only(bob.reported, TaskCancelled)) == 3
     assert bob.reported[-1] == JobEnded(0, 0, 0, 3)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
-
-
-def test_past_the_deadline_what_waits_is_given_up_as_all_else() -> None:
-    _, bob = at_work(town_where(), ordered({1: [0], 2: [1]}, 3, deadline_s=1.5), for_s=5)
-    ended = ends(bob)
-    assert isinstance(ended["job/0"], TaskSucceeded)
-    for late in ("job/1", "job/2"):
-        gave_up = ended[late]
-        assert isinstance(gave_up, TaskGaveUp)
-        assert gave_up.kind is FailureKind.DEADLINE
-    assert bob.reported[-1] == JobEnded(1, 2, 0, 0)
 
 
 def test_a_job_whose_tasks_wait_for_each_other_is_none() -> None:
@@ -259,18 +227,18 @@ def test_each_is_ready_once_after_all_before_it_or_falls_once(
 
 
 @pytest.mark.at_length
-def test_a_hundred_thousand_tasks_that_wait_take_a_moment() -> None:
+def test_twenty_thousand_tasks_that_wait_take_a_moment() -> None:
     blocked = Blocked()
     run = JobRun(job())
     began_s = time.thread_time()
-    for number in range(1, 100_000):
+    for number in range(1, 20_000):
         task = Task(f"job/{number}", NEEDS, b"", after=(f"job/{number - 1}", "job/0"))
         blocked.add(TaskRun(task, run, task.key, TaskState.BLOCKED), dict.fromkeys(task.after))
     count = 0
-    for number in range(99_999):
+    for number in range(19_999):
         count += len(blocked.succeeded(f"job/{number}"))
-    assert count == 99_999
-    assert time.thread_time() - began_s < 10
+    assert count == 19_999
+    assert time.thread_time() - began_s < 2
 
 
 # -- memory that was learnt -----------------------------------------------------------------
@@ -358,28 +326,24 @@ def shame(world: World, name: str) -> None:
         peer_of(world.nodes["bob"]).reputation.note(worker, Experience.WRONG, at(world.now_s))
 
 
-@pytest.mark.parametrize("ranking", ["balanced", "spread"])
 @pytest.mark.at_length
-def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
-    ranking: str,
-) -> None:
+def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more() -> None:
     world = town(7, a_second, alice=2, carol=2)
-    _, bob = at_work(world, job(200, policy=f"trust>=0.3 & {ranking}"), for_s=20)
+    _, bob = at_work(world, job(60, policy="trust>=0.3 & balanced"), for_s=5)
     shame(world, "alice")
     world.elapse(DISPATCH_DEFAULTS.review_every_s + 1)
     placed = workers_of(bob).count("alice")
-    world.elapse(60)
+    world.elapse(40)
     assert workers_of(bob).count("alice") == placed > 0
     assert is_idle(world.nodes["alice"])
-    world.elapse(60)
-    assert len(ends(bob)) == 200
-    assert len(workers_of(bob)) == 200
+    assert len(ends(bob)) == 60
+    assert len(workers_of(bob)) == 60
 
 
 @pytest.mark.at_length
 def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_more() -> None:
     world = town(7, a_second, alice=2, carol=2)
-    _, bob = at_work(world, job(200, policy="trust>=0.3 & balanced"), for_s=20)
+    _, bob = at_work(world, job(60, policy="trust>=0.3 & balanced"), for_s=5)
     shame(world, "alice")
     scheduler = peer_of(bob).scheduler
     (group,) = scheduler.groups.values()
@@ -409,11 +373,11 @@ def test_whoever_falls_below_the_gate_gets_no_second_attempt() -> None:
 
 
 def test_where_nobody_is_admitted_any_more_the_job_ends_and_says_why() -> None:
-    world, bob = at_work(town(7, a_second, alice=2), job(200, policy="trust>=0.3 & balanced"))
+    world, bob = at_work(town(7, a_second, alice=2), job(40, policy="trust>=0.3 & balanced"))
     world.elapse(5)
     shame(world, "alice")
     world.elapse(60)
-    assert len(ends(bob)) == 200
+    assert len(ends(bob)) == 40
     reasons = {named(world, end.reasons)["alice"] for end in only(bob.reported, TaskUnplaceable)}
     assert {type(reason) for reason in reasons} == {Distrusted}
 

@@ -12,7 +12,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.drivers.core.effects import ExecutionSaved
-from formation_p2p.jobs.core.checkpoints import AGAIN_S, MAX_AHEAD, MAX_PER_S, RENEWED_S, WANTED
+from formation_p2p.jobs.core.checkpoints import MAX_AHEAD, MAX_PER_S, RENEWED_S, WANTED
 from formation_p2p.jobs.core.fetch import (
     CheckpointKept,
     CheckpointSpread,
@@ -243,17 +243,6 @@ def test_what_comes_once_the_task_has_ended_has_no_effect() -> None:
     assert only(asked, KeepCheckpoint) == []
 
 
-def test_one_that_is_being_kept_when_its_task_ends_is_dropped() -> None:
-    world, bob, alice, asked = begun(alice=1)
-    world.elapse(RUNS_S - 2.02)
-    saves(world, alice, b"at the end")
-    world.elapse(0.01)
-    bob.cancel("job")
-    world.elapse(2)
-    assert len(only(asked, KeepCheckpoint)) == 1
-    assert [each.up_to for each in only(asked, DropCheckpoints)] == [MAX_SEQUENCE]
-
-
 def holders_told(bob: SimNode) -> list[list[str]]:
     names = {node.identity.peer_id: name for name, node in bob.world.nodes.items()}
     return [[names[x] for x in each.holders] for each in only(bob.reported, TaskSaved)]
@@ -280,20 +269,6 @@ def test_two_others_hold_it_and_are_asked_again_before_they_may_forget() -> None
     saves(world, alice, b"more")
     world.elapse(1)
     assert holders_told(bob) == [two, two]
-
-
-def test_where_too_few_hold_it_others_are_asked_until_there_are_enough() -> None:
-    world, bob, alice, _ = begun(lambda running: (9999.0, Succeeded(b"done")), **FOUR)
-    others = [node for node in world.nodes.values() if node.name in FOUR and node is not alice]
-    for node in others[1:]:
-        world.kill(node)
-    saves(world, alice, b"half")
-    world.elapse(1)
-    assert holders_told(bob) == [[others[0].name]]
-    fred = world.add("fred", serve=world.machine(cpu=1))
-    world.elapse(4 * AGAIN_S)
-    assert sorted(holders_told(bob)[-1]) == sorted([others[0].name, fred.name])
-    assert holders_told(bob).count([others[0].name]) == 1
 
 
 def leaves(world: World, bob: SimNode, name: str) -> None:
@@ -347,27 +322,6 @@ def test_what_is_small_is_with_its_owner_whoever_leaves() -> None:
     assert only(bob.reported, TaskSaved)
     leaves(world, bob, min(FOUR.keys() - {alice.name}))
     assert not only(asked, SpreadCheckpoint)
-
-
-def test_one_that_is_newer_is_spread_once_the_others_have_answered() -> None:
-    world, bob, alice, asked = begun(alice=1, carol=1)
-    saves(world, alice, b"one")
-    while not only(asked, SpreadCheckpoint):
-        world.elapse(0.001)
-    world.deliver(bob, CheckpointSpread("job/0", 9, ()))  # of no checkpoint that is being spread
-    (key,) = alice.running
-    lease_id, attempt_id = key
-    (active,) = peer_of(bob).scheduler.leases()
-    message = TaskCheckpoint(
-        lease_id, active.lease.fence, attempt_id, Checkpoint(2, content(b"two", alice.contact))
-    )
-    world.deliver(bob, Received(alice.contact, message))
-    world.deliver(bob, CheckpointKept("job/0", 2, bob.contact))
-    assert [each.checkpoint.sequence for each in only(asked, SpreadCheckpoint)] == [1]
-    world.elapse(1)
-    assert [each.checkpoint.sequence for each in only(asked, SpreadCheckpoint)] == [1, 2]
-    newest = only(bob.reported, TaskSaved)[-1]
-    assert (newest.checkpoint.sequence, len(newest.holders)) == (2, 1)
 
 
 def test_a_worker_that_was_sent_the_last_number_saves_no_more() -> None:

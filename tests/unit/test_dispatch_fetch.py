@@ -224,18 +224,6 @@ def test_a_result_that_comes_after_its_job_was_cancelled_is_not_fetched() -> Non
     assert world.nodes["alice"].executor.kept == set()
 
 
-def test_a_deadline_does_not_wait_for_results() -> None:
-    world = town_of_calls(alice=1)
-    world.latency = lambda a, b: 0.5
-    _, bob = at_work(world, calls(deadline_s=60.0))
-    until_fetching(world)
-    world.cut(bob, world.nodes["alice"])
-    world.elapse(70)
-    (end,) = only(bob.reported, TaskGaveUp)
-    assert bob.reported[-1] == JobEnded(0, 1, 0, 0)
-    assert end.kind in (FailureKind.DEADLINE, None)
-
-
 def test_a_node_that_leaves_waits_for_no_result() -> None:
     world, bob = at_work(town_of_calls(alice=1), calls())
     until_fetching(world)

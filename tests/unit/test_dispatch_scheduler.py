@@ -32,7 +32,6 @@ from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
 from formation_p2p.leases.core.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.leases.core.messages import (
     MAX_OUTPUT_BYTES,
-    Cancel,
     Commit,
     Dispatch,
     Leased,
@@ -53,9 +52,8 @@ from formation_p2p.peer.core.events import OutputSeen
 from formation_p2p.peer.core.parameters import PeerParameters
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.code_bundle import Code
-from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, Task
-from simulations.simulator.executor import Running
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import World
 from tests.support.stories import (
@@ -72,8 +70,6 @@ from tests.support.stories import (
     peer_of,
     town,
     town_with,
-    where,
-    worker_of,
     workers_of,
 )
 
@@ -157,38 +153,15 @@ def test_the_whole_story_is_told_in_order_and_the_lease_given_back_soon() -> Non
     assert is_idle(alice)
 
 
-def test_a_fallback_takes_what_the_nearest_is_too_busy_for() -> None:
-    world = lasting(5)
-    bob, one = world.nodes["bob"], job()
-    nearest, second, _ = nearest_first(world, one.tasks[0])
-    eve = world.add("eve")
-    world.elapse(1)
-    hog = Job("hog", (Task(one.tasks[0].task_id, NEEDS, b"hog"),))
-    eve.submit(hog)
-    world.elapse(1)
-    assert workers_of(eve) == [nearest]
-    bob.submit(one)
-    world.elapse(1)
-    (placed,) = only(bob.reported, TaskPlaced)
-    assert (name_of(world, placed.worker), placed.nearest) == (second, False)
-
-
-@pytest.mark.at_length
 def test_many_tasks_use_every_core_and_few_leases() -> None:
-    world, bob = at_work(lasting(1), job(30), for_s=13)  # ten rounds of a second, and little more
-    assert all_succeeded(bob, 30)
-    assert {*workers_of(bob)} == {"alice", "carol", "dave"}
-    for name in ("alice", "carol", "dave"):
-        assert len(only(passed(world, name, "bob"), Leased)) == 1
+    cores = {"alice": 4, "carol": 1, "dave": 1}
+    world, bob = at_work(lasting(1, **cores), job(18), for_s=0.9)
+    assert {name: len(world.nodes[name].running) for name in cores} == cores
+    world.elapse(4)  # three rounds of a second, and little more
+    assert all_succeeded(bob, 18)
+    for name, count in cores.items():
+        assert len(only(passed(world, name, "bob"), Leased)) == count
         assert is_idle(world.nodes[name])
-
-
-def test_a_machine_of_four_cores_works_on_four_tasks_at_once() -> None:
-    world, bob = at_work(town(alice=4), job(8), for_s=0.9)
-    alice = world.nodes["alice"]
-    assert len(alice.running) == 4
-    world.elapse(2)
-    assert all_succeeded(bob, 8)
 
 
 def test_tasks_of_different_needs_and_priorities_do_not_share_leases() -> None:
@@ -236,24 +209,6 @@ def test_in_an_empty_network_it_fails_in_some_seconds_without_a_reason() -> None
     assert bob.reported[1:] == [TaskUnplaceable("job/0", ()), JobEnded(0, 0, 1, 0)]
 
 
-def test_a_job_outlives_that_no_peer_answers_for_a_while() -> None:
-    world, bob = at_work(town(alice=1))
-    bob.side = 1
-    bob.submit(job())
-    world.elapse(10)
-    assert bob.reported == []
-    bob.side = 0
-    world.elapse(10)
-    assert all_succeeded(bob, 1)
-
-
-def test_a_worker_that_has_only_just_started_is_found_by_the_second_look() -> None:
-    world, bob = at_work(town(), job())
-    world.add("alice", serve=world.machine())
-    world.elapse(5)
-    assert all_succeeded(bob, 1)
-
-
 @pytest.mark.at_length
 def test_a_job_waits_for_workers_that_are_full_and_runs_when_they_are_not() -> None:
     world = lasting(4)
@@ -296,23 +251,6 @@ def test_finds_that_must_wait_their_turn_are_made_up_for() -> None:
     assert len(only(bob.reported, TaskSucceeded)) == 2
 
 
-def test_a_worker_that_leased_is_asked_for_more_as_if_it_had_never_refused() -> None:
-    world = town(
-        3, lambda x: (10 if x.work.payload == b"hog" else 3, Succeeded(x.work.payload)), alice=1
-    )
-    bob, eve = world.nodes["bob"], world.add("eve")
-    world.elapse(1)
-    eve.submit(job(payload=b"hog"))
-    world.elapse(0.5)
-    bob.submit(job(6))
-    while not only(bob.reported, TaskPlaced):
-        world.elapse(0.1)
-    refused = len(only(passed(world, "bob", "alice"), PlacementRequest))
-    assert refused >= 4
-    world.elapse(5)
-    assert len(only(passed(world, "bob", "alice"), PlacementRequest)) >= refused + 2
-
-
 def test_where_what_is_free_decides_and_discovery_has_no_time_whoever_is_known_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -338,23 +276,6 @@ def test_a_task_that_fails_is_tried_elsewhere_first_and_up_to_its_limit() -> Non
     assert bob.reported[-1] == JobEnded(0, 1, 0, 0)
 
 
-def test_a_task_that_fails_on_one_machine_only_succeeds_on_another() -> None:
-    world = lasting(0.5)
-    bob, one = world.nodes["bob"], job()
-    bad = nearest_first(world, one.tasks[0])[0]
-
-    def run(running: Running) -> tuple[float, Outcome]:
-        return 0.5, EXIT if where(world, running).name == bad else Succeeded(running.work.payload)
-
-    world.run = run
-    bob.submit(one)
-    world.elapse(5)
-    assert all_succeeded(bob, 1)
-    assert workers_of(bob)[0] == bad
-    (retried,) = only(bob.reported, TaskRetried)
-    assert name_of(world, retried.attempt.worker) == bad
-
-
 # -- when workers are lost ------------------------------------------------------------------
 
 
@@ -366,7 +287,8 @@ def test_a_worker_dies_in_mid_task_and_its_tasks_run_elsewhere() -> None:
     (lost,) = only(bob.reported, WorkerLost)
     assert lost.worker == alice.identity.peer_id
     moved = [retried.task_id for retried in only(bob.reported, TaskRetried)]
-    assert len(moved) == 2  # the one that ran, and the one that waited behind it
+    # The one that ran counts, and not the one that waited behind it.
+    assert [each.counts for each in only(bob.reported, TaskRetried)] == [True, False]
     world.elapse(30)
     assert all_succeeded(bob, 9)
     again = {p.task_id: name_of(world, p.worker) for p in only(bob.reported, TaskPlaced)}
@@ -395,33 +317,6 @@ def test_a_worker_that_is_cut_off_in_silence_is_lost_when_its_lease_expires() ->
     assert all(map(is_idle, (alice, world.nodes["carol"], world.nodes["dave"])))
 
 
-def test_a_worker_that_is_cut_off_before_it_leases_is_given_up_for_another() -> None:
-    world = lasting(1)
-    bob, one = world.nodes["bob"], job()
-    nearest, second, _ = nearest_first(world, one.tasks[0])
-    bob.submit(one)
-    while not only(passed(world, nearest, "bob"), Offer):
-        world.elapse(0.005)
-    world.cut(bob, world.nodes[nearest])
-    world.elapse(6)
-    assert all_succeeded(bob, 1)
-    assert workers_of(bob) == [second]
-    assert only(bob.reported, WorkerLost) == []  # nothing ran there
-    assert is_idle(world.nodes[nearest])
-
-
-def test_a_short_cut_costs_nothing_and_nothing_runs_twice() -> None:
-    world, bob = at_work(lasting(4), job(6), for_s=3)
-    alice = world.nodes["alice"]
-    world.cut(bob, alice)  # across the end of the first task, and the start of the second
-    world.elapse(2)
-    mend(world, bob, alice)
-    world.elapse(10)
-    assert all_succeeded(bob, 6)
-    assert only(bob.reported, WorkerLost) == []
-    assert len(only(bob.reported, TaskPlaced)) == 6
-
-
 def until_a_result_is_under_way(world: World) -> None:
     while not only(passed(world, "alice", "bob"), TasksEnded):
         world.elapse(0.005)
@@ -438,37 +333,6 @@ def test_a_dispatch_that_was_lost_is_sent_again() -> None:
     world.elapse(4)
     assert all_succeeded(bob, 3)
     assert len(only(bob.reported, TaskPlaced)) == 3
-    assert only(bob.reported, WorkerLost) == []
-
-
-def test_a_cancel_that_was_lost_is_sent_again() -> None:
-    world, bob = at_work(town(3, lambda x: (60, Succeeded(b"")), alice=1), job(2), for_s=1)
-    alice = world.nodes["alice"]
-    world.cut(bob, alice)
-    bob.cancel("job")
-    mend(world, bob, alice)
-    world.elapse(1)
-    assert bob.reported[-1] == JobEnded(0, 0, 0, 2)
-    assert is_idle(alice)
-
-
-@pytest.mark.at_length
-def test_a_doubtful_lease_takes_on_nothing_until_it_recovers() -> None:
-    world = lasting(0.05)
-    world.kill(world.nodes["carol"])
-    world.kill(world.nodes["dave"])
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(50))
-    world.elapse(1)
-    placed = len(only(bob.reported, TaskPlaced))
-    world.latency = lambda a, b: 0.1
-    world.deliver(bob, Undelivered(alice.identity.peer_id, "connection reset"))
-    world.elapse(0.19)  # two results have come, the answer to `are you there` has not
-    assert len(only(bob.reported, TaskSucceeded)) == len(only(bob.reported, TaskPlaced)) == placed
-    world.elapse(0.02)
-    assert len(only(bob.reported, TaskPlaced)) == placed + 2
-    world.elapse(15)
-    assert all_succeeded(bob, 50)
     assert only(bob.reported, WorkerLost) == []
 
 
@@ -506,16 +370,6 @@ def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
     assert bob.reported[-1] == JobEnded(1, 1, 0, 0)
 
 
-def test_when_all_workers_are_gone_for_good_the_rest_is_given_up() -> None:
-    world, bob = at_work(lasting(5), job(5), for_s=1)
-    for name in ("alice", "carol", "dave"):
-        world.kill(world.nodes[name])
-    world.elapse(100)
-    assert only(bob.reported, JobEnded) == []  # they may come back
-    world.elapse(100)  # until nobody has heard of them for so long
-    assert bob.reported[-1] == JobEnded(0, 0, 5, 0)
-
-
 # -- results that do not count --------------------------------------------------------------
 
 
@@ -545,25 +399,19 @@ def test_a_result_counts_only_under_its_lease_and_fence_from_its_worker_and_once
     assert bob.reported[-2:] == [TaskSucceeded("job/0", her, b"true", 5), JobEnded(1, 0, 0, 0)]
 
 
-def test_what_is_told_of_unknown_attempts_is_not_told_on() -> None:
-    world, bob = at_work(town(alice=1), job(), for_s=0.5)
-    alice = world.nodes["alice"]
-    ((lease_id, _),) = alice.running
-    reported = len(bob.reported)
-    for lease in (lease_id, "0123456789abcdef"):
-        attempt = (lease, "job/0#9")
-        for message in (TaskStarted(*attempt), TaskOutput(*attempt, False, b"psst")):
-            world.deliver(bob, Received(alice.contact, message))
-    assert len(bob.reported) == reported
-
-
-def test_that_an_attempt_has_begun_is_told_on_once() -> None:
+def test_that_an_attempt_has_begun_is_told_on_once_and_nothing_of_unknown_ones() -> None:
     world, bob = at_work(town(alice=1), job(), for_s=0.5)
     alice = world.nodes["alice"]
     (attempt,) = alice.running
     for _ in range(2):
         world.deliver(bob, Received(alice.contact, TaskStarted(*attempt)))
     assert only(bob.reported, TaskBegan) == [TaskBegan("job/0", alice.identity.peer_id)]
+    reported = len(bob.reported)
+    for lease in (attempt[0], "0123456789abcdef"):
+        unknown = (lease, "job/0#9")
+        for message in (TaskStarted(*unknown), TaskOutput(*unknown, False, b"psst")):
+            world.deliver(bob, Received(alice.contact, message))
+    assert len(bob.reported) == reported
 
 
 def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
@@ -605,48 +453,19 @@ def test_cancelling_takes_back_what_waits_and_stops_what_runs() -> None:
     assert bob.reported[-1] == JobEnded(0, 0, 0, 10)
 
 
-def test_cancelling_one_job_leaves_the_other_alone() -> None:
-    world, bob = at_work(town(alice=1), job(4), job(4, job_id="another"), for_s=0.5)
-    bob.cancel("another")
-    world.elapse(6)
-    ended = ends(bob)
-    assert len(only(ended.values(), TaskSucceeded)) == 4
-    assert {e.task_id for e in only(ended.values(), TaskCancelled)} == {
-        f"another/{n}" for n in range(4)
-    }
-
-
-@pytest.mark.parametrize("sent", [PlacementRequest, Commit])
-def test_cancelling_during_a_round_gives_back_what_comes_of_it(sent: type[WorkMessage]) -> None:
+@pytest.mark.parametrize("sent", [None, PlacementRequest, Commit])
+def test_cancelling_during_a_search_or_a_round_gives_back_what_comes_of_it(
+    sent: type[WorkMessage] | None,
+) -> None:
     world, bob = at_work(town(alice=1), job())
-    while not only(passed(world, "bob", "alice"), sent):
+    while sent is not None and not only(passed(world, "bob", "alice"), sent):
         world.elapse(0.005)
     bob.cancel("job")
     world.elapse(1)
     assert bob.reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert (passed(world, "bob", "alice") == []) == (sent is None)
     assert only(passed(world, "bob", "alice"), Dispatch) == []
     assert is_idle(world.nodes["alice"])
-
-
-def test_cancelling_while_workers_are_looked_for_ends_the_search() -> None:
-    world, bob = at_work(town(alice=1), job())
-    alice = world.nodes["alice"]
-    bob.cancel("job")
-    world.elapse(1)
-    assert bob.reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
-    assert passed(world, "bob", "alice") == []
-    assert is_idle(alice)
-
-
-def test_a_cancelled_task_whose_worker_dies_is_cancelled_and_not_tried_again() -> None:
-    world, bob = at_work(lasting(60), job(), for_s=1)
-    (name,) = workers_of(bob)
-    world.cut(bob, world.nodes[name])
-    bob.cancel("job")
-    assert only(bob.reported, JobEnded) == []
-    world.elapse(11)
-    assert bob.reported[-2:] == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
-    assert len(only(passed(world, "bob", name), Cancel)) == 0  # it never went out
 
 
 # -- what a worker may say ------------------------------------------------------------------
@@ -678,19 +497,6 @@ def test_needs_that_no_query_has_room_for_are_refused_before_anything_begins() -
     assert all_succeeded(bob, 1)
 
 
-def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
-    """Busy is for now: the job waits."""
-    world, bob = at_work(town(alice=1))
-    ledger = worker_of(world.nodes["alice"]).lessor.ledger
-    most, ledger.max_reservations = ledger.max_reservations, 0
-    bob.submit(job())
-    world.elapse(2)
-    assert bob.reported == []
-    ledger.max_reservations = most
-    world.elapse(5)
-    assert all_succeeded(bob, 1)
-
-
 # -- how much is under way ------------------------------------------------------------------
 
 
@@ -701,26 +507,14 @@ def batches(world: World, name: str = "alice") -> list[int]:
 
 @pytest.mark.at_length
 def test_two_go_out_at_first_and_many_once_it_is_known_how_short_they_are() -> None:
-    world, bob = at_work(lasting(0.001, alice=1), job(1000), for_s=5)
-    assert all_succeeded(bob, 1000)
+    world, bob = at_work(lasting(0.001, alice=1), job(500), for_s=5)
+    assert all_succeeded(bob, 500)
     sizes = batches(world)
     assert sizes[:2] == [1, 1]  # one runs, and one waits behind it
     assert max(sizes) >= 50
     assert len(sizes) < 30
     (leased,) = only(passed(world, "alice", "bob"), Leased)[:1]
     assert leased.window >= 100
-
-
-def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> None:
-    world, bob = at_work(lasting(0.01, alice=1), job(100))
-    alice = world.nodes["alice"]
-    most = 0
-    for _ in range(150):
-        world.elapse(0.01)
-        in_flight = [len(r.in_flight) for r in worker_of(alice).executions.runs.values()]
-        most = max([most, *in_flight])
-    assert all_succeeded(bob, 100)
-    assert 5 <= most <= 10
 
 
 @pytest.mark.at_length
@@ -772,24 +566,15 @@ def test_what_tasks_share_travels_once_for_each_lease_and_again_after_a_break() 
     ]
 
 
-def test_a_hundred_functions_of_their_own_are_no_trouble() -> None:
-    world, bob = at_work(lasting(0.002, alice=1))
-    tasks = tuple(Task(f"job/{n}", NEEDS, b"%d" % n, shared=b"f%d" % n) for n in range(100))
-    bob.submit(Job("job", tasks))
-    world.elapse(3)
-    assert all_succeeded(bob, 100)
-    assert only(bob.reported, TaskRetried) == []
-
-
 def test_results_are_written_down_before_they_are_acknowledged_and_come_in_batches() -> None:
-    world, bob = at_work(lasting(0.0, alice=1), job(500), for_s=3)
-    assert all_succeeded(bob, 500)
+    world, bob = at_work(lasting(0.0, alice=1), job(200), for_s=3)
+    assert all_succeeded(bob, 200)
     ended = only(passed(world, "alice", "bob"), TasksEnded)
     acks = only(passed(world, "bob", "alice"), ResultAck)
     assert [[each.attempt_id for each in e.ended] for e in ended] == [
         [*a.attempt_ids] for a in acks
     ]
-    assert len(acks) < 50
+    assert len(acks) < 20
 
 
 # -- leases that are kept for a moment ------------------------------------------------------
@@ -875,35 +660,6 @@ def test_what_has_not_ended_by_the_deadline_is_given_up() -> None:
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
 
 
-def test_a_deadline_passes_also_where_nobody_is_free() -> None:
-    world = lasting(60)
-    bob, eve = world.nodes["bob"], world.add("eve")
-    world.elapse(1)
-    eve.submit(job(3))
-    world.elapse(1)
-    bob.submit(job(2, deadline_s=5.0))
-    world.elapse(5.01)
-    assert bob.reported == [
-        TaskGaveUp("job/0", (), FailureKind.DEADLINE, b""),
-        TaskGaveUp("job/1", (), FailureKind.DEADLINE, b""),
-        JobEnded(0, 2, 0, 0),
-    ]
-
-
-def test_a_result_that_comes_while_its_task_is_stopped_for_the_deadline_counts() -> None:
-    world, bob = at_work(lasting(2))
-    began_s = world.now_s
-    bob.submit(job(1))
-    while not only(bob.reported, TaskSucceeded):
-        world.elapse(0.001)
-    took_s = world.now_s - began_s
-    world.elapse(1)
-    bob.reported.clear()
-    bob.submit(job(1, deadline_s=took_s - 0.005))
-    world.elapse(4)
-    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
-
-
 # -- workers that come back -----------------------------------------------------------------
 
 
@@ -948,34 +704,3 @@ def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
     bob.submit(job(job_id="another"))
     world.elapse(2)
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
-
-
-def test_nothing_is_told_of_a_job_after_its_end() -> None:
-    """What is still under way when a job ends, since its task ended elsewhere, is lost later."""
-    seconds = {"job/7#1": 30.0}
-    world = town(
-        3,
-        lambda x: (seconds.get(x.work.attempt_id, 0.1), Succeeded(x.work.payload)),
-        alice=1,
-        carol=1,
-    )
-    _, bob = at_work(world, job(9, speculate=True))
-    while not only(bob.reported, JobEnded):
-        world.elapse(0.01)
-        slow = [n for n in (world.nodes["alice"], world.nodes["carol"]) if n.running]
-        for node in slow:
-            placed = [p for p in only(bob.reported, TaskPlaced) if p.task_id == "job/7"]
-            if len(placed) == 2 and ("job/7#1" in {a for _, a in node.running}):
-                world.cut(bob, node)
-                loser = node
-    reported = list(bob.reported)
-    ((lease_id, attempt_id),) = loser.running
-    world.heal(bob, loser)
-    for message in (
-        TaskStarted(lease_id, attempt_id),
-        TaskOutput(lease_id, attempt_id, False, b"x"),
-    ):
-        world.deliver(bob, Received(loser.contact, message))
-    world.deliver(bob, Received(loser.contact, LeaseEnded(lease_id, Leaving())))
-    world.elapse(5)
-    assert bob.reported == reported

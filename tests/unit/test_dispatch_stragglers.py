@@ -9,11 +9,8 @@ import pytest
 from formation_p2p.jobs.core.active_lease import ActiveLease
 from formation_p2p.jobs.core.job_events import (
     JobEnded,
-    TaskCancelled,
-    TaskGaveUp,
     TaskPlaced,
     TaskRecalled,
-    TaskRetried,
     TaskSucceeded,
 )
 from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
@@ -175,15 +172,6 @@ def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
     assert len(only(bob.reported, TaskPlaced)) == 30 + len(recalled)
 
 
-def test_where_all_tasks_are_slow_nothing_goes_to_and_fro() -> None:
-    """Each waits behind another once, is taken back, and then waits with the scheduler."""
-    world, bob = at_work(slowly(lambda running: True), job(12), for_s=29)
-    assert len(only(bob.reported, TaskRecalled)) <= 3
-    world.elapse(100)
-    assert bob.reported[-1] == JobEnded(12, 0, 0, 0)
-    assert len(only(bob.reported, TaskRecalled)) <= 12
-
-
 def test_a_node_that_works_for_itself_does_not_go_round_in_circles() -> None:
     world = town(7, lambda x: (8.0, Succeeded(x.work.payload)))
     alice = world.add("alice", serve=world.machine(cpu=2))
@@ -292,47 +280,6 @@ def test_a_lease_that_is_kept_for_a_second_attempt_is_given_to_what_waits_for_ro
     assert len([e for e in only(bob.reported, TaskSucceeded) if e.task_id[:6] == "urgent"]) == 3
 
 
-def test_the_first_attempt_may_win_after_all() -> None:
-    world = slowly(first_is_slow, slow_s=1.0, usual_s=0.2)
-
-    def run(running: Running) -> tuple[float, Outcome]:
-        if running.work.attempt_id == "job/7#2":
-            return 30.0, Succeeded(b"late")
-        return 1.0 if running.work.payload == b"7" else 0.2, Succeeded(running.work.payload)
-
-    world.run = run
-    _, bob = at_work(world, job(9, speculate=True))
-    one, two = until_overtaken(world, bob)
-    world.elapse(1)
-    ended = ends(bob)["job/7"]
-    assert isinstance(ended, TaskSucceeded)
-    assert (ended.worker, ended.result) == (one.identity.peer_id, b"7")
-    world.elapse(1)
-    assert two.running == {}
-    assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
-
-
-@pytest.mark.parametrize("attempts", [1, 2])
-def test_a_failure_of_one_waits_for_the_other_and_both_count(attempts: int) -> None:
-    def run(running: Running) -> tuple[float, Outcome]:
-        if running.work.payload != b"7":
-            return 0.1, Succeeded(running.work.payload)
-        return (2.0 if running.work.attempt_id.endswith("#1") else 0.1), EXIT
-
-    world = slowly(first_is_slow)
-    world.run = run
-    _, bob = at_work(world, job(9, speculate=True, attempts=attempts))
-    until_overtaken(world, bob)
-    world.elapse(0.2)
-    assert [each.attempt.attempt_id for each in only(bob.reported, TaskRetried)] == ["job/7#2"]
-    assert "job/7" not in ends(bob)
-    world.elapse(3)
-    gave_up = ends(bob)["job/7"]
-    assert isinstance(gave_up, TaskGaveUp)
-    assert [each.attempt_id for each in gave_up.attempts] == ["job/7#2", "job/7#1"]
-    assert bob.reported[-1] == JobEnded(8, 1, 0, 0)
-
-
 @pytest.mark.parametrize("which", [0, 1])
 def test_where_one_worker_is_lost_the_other_attempt_goes_on(which: int) -> None:
     world, bob = at_work(slowly(lambda running: running.work.payload == b"7", slow_s=5.0))
@@ -345,17 +292,6 @@ def test_where_one_worker_is_lost_the_other_attempt_goes_on(which: int) -> None:
     world.elapse(10)
     assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
     assert isinstance(ends(bob)["job/7"], TaskSucceeded)
-
-
-def test_cancelling_stops_both_attempts_and_is_told_once() -> None:
-    world, bob = at_work(slowly(lambda running: running.work.payload == b"7"))
-    bob.submit(job(9, speculate=True))
-    one, two = until_overtaken(world, bob)
-    bob.cancel("job")
-    world.elapse(0.2)
-    assert isinstance(ends(bob)["job/7"], TaskCancelled)
-    assert bob.reported[-1] == JobEnded(8, 0, 0, 1)
-    assert (one.running, two.running) == ({}, {})
 
 
 def test_the_loser_is_stopped_again_where_the_first_word_of_it_was_lost() -> None:

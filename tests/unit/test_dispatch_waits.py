@@ -15,7 +15,7 @@ from formation_p2p.jobs.core.job_events import (
 )
 from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.events import Resume, Submit
+from formation_p2p.peer.core.events import Submit
 from formation_p2p.workload.core.outcome import FailureKind, Succeeded
 from simulations.simulator.disk import Disk
 from simulations.simulator.node import SimNode
@@ -57,25 +57,6 @@ def test_it_outlives_an_outage_of_the_network_of_any_length() -> None:
     world.elapse(DISPATCH_DEFAULTS.look_again_s + 4)
     assert len(only(bob.reported, TaskSucceeded)) == 3
     assert bob.reported[-1] == JobEnded(3, 0, 0, 0)
-
-
-@pytest.mark.at_length
-def test_so_does_one_that_the_next_incarnation_goes_on_with() -> None:
-    world = town(alice=1)
-    bob = kept(world)
-    bob.side = 1
-    submit(bob)
-    world.elapse(30)
-    world.kill(bob)
-    assert bob.disk is not None
-    bob.disk.crash(written=True)
-    world.restart(bob, Resume(*bob.disk.saved()))
-    bob.reported.clear()
-    world.elapse(OUTAGE_S)
-    assert bob.reported == [JobWaits(Awaited.PEERS)]
-    bob.side = 0
-    world.elapse(60)
-    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
 
 
 def test_it_waits_for_workers_where_only_other_peers_answer() -> None:

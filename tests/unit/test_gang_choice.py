@@ -190,7 +190,7 @@ def test_the_larger_of_two_round_trips_counts() -> None:
     assert trips.known_us(A, D) == 11
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_choice_is_as_good_as_the_best_of_all_in_clusters(seed: int) -> None:
     rng = random.Random(seed)
     workers = [PeerId(f"w{n:02}") for n in range(12)]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.identity import Identity, key_of_peer
 from formation_p2p.features.gangs.core.candidates import key_of_gang, members_of
+from formation_p2p.features.gangs.core.gang_id import HALF_BYTES, gang_id_of, is_gang_of
 from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.leases.core.messages import PlacementRequest
+from formation_p2p.leases.core.roster import GANG_ID_CHARS
 from formation_p2p.machine.core.capability import Capacity
 from formation_p2p.records.core.profile import Profile
 from tests.unit.test_gang_world import GANG, NEEDS, Gangs
@@ -55,12 +59,20 @@ def test_they_are_the_nearest_and_those_with_room_come_first() -> None:
         members_of(GANG, workers, NEEDS, 0)
 
 
-def test_others_are_asked_where_one_of_them_refuses() -> None:
-    gangs = Gangs(*NAMES[:4])
-    named = members_of(GANG, known_by(gangs, "gate"), NEEDS)
-    gangs.world.kill(gangs.of(named[0].peer_id))
-    gangs.form(GangSpec((NEEDS,) * 3, fewer=True))
-    gangs.world.elapse(8)
-    formed = {member.peer_id for member in gangs.formed().members}
-    assert len(formed) == 3
-    assert {each.peer_id for each in named[1:]} < formed
+# -- the name of a gang is its owner's -----------------------------------------------------------
+
+
+ALICE, MALLORY = (Identity.from_seed(bytes((number,)) * 32).peer_id for number in (1, 2))
+
+
+@given(st.binary(min_size=HALF_BYTES, max_size=HALF_BYTES))
+def test_a_gang_is_of_the_one_who_named_it_and_of_no_other(drawn: bytes) -> None:
+    gang_id = gang_id_of(ALICE, drawn)
+    assert len(gang_id) == GANG_ID_CHARS
+    assert is_gang_of(gang_id, ALICE)
+    assert not is_gang_of(gang_id, MALLORY)
+
+
+@pytest.mark.parametrize("foreign", ["", "x" * GANG_ID_CHARS, "ab" * (GANG_ID_CHARS // 2)])
+def test_a_name_of_another_form_is_of_no_owner(foreign: str) -> None:
+    assert not is_gang_of(foreign, ALICE)

@@ -275,18 +275,6 @@ def test_a_gang_waits_for_room_and_holds_nothing_meanwhile() -> None:
     assert len(gangs.formed().members) == 2
 
 
-def test_bundles_go_where_they_fit_whatever_their_order() -> None:
-    gangs = Gangs()
-    for name, cpu in (("large", 53), ("small", 31)):
-        gangs.workers[name] = gangs.world.add(name, serve=gangs.world.machine(cpu=cpu))
-    gangs.world.elapse(5)
-    small, large = (replace(NEEDS, cpu_milli=cpu * 1000) for cpu in (30, 50))
-    gangs.form(GangSpec((small, large)))
-    gangs.world.elapse(5)
-    by_rank = [member.peer_id for member in gangs.formed().members]
-    assert by_rank == [gangs.workers[name].identity.peer_id for name in ("small", "large")]
-
-
 @pytest.mark.at_length
 @pytest.mark.parametrize(
     ("arrange", "machines"),
@@ -562,17 +550,6 @@ def test_all_go_back_where_one_dies_before_it_is_leased() -> None:
     assert len(gangs.formed().members) == 2
 
 
-def test_all_go_back_where_one_refuses_while_others_have_not_answered() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.slow("carol")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.until(work.Commit, 2)
-    gangs.world.kill(gangs.workers["alice"])
-    gangs.world.elapse(2)
-    assert gangs.events() == []
-    assert gangs.idle()
-
-
 @pytest.mark.parametrize("arrange", [Arrangement.STRICT_SPREAD, Arrangement.STRICT_PACK])
 def test_several_may_end_at_once_before_they_are_leased(arrange: Arrangement) -> None:
     gangs = Gangs("alice", "carol", cpu=2)
@@ -673,20 +650,6 @@ def test_a_search_of_a_job_is_none_of_a_gang_that_has_a_round_of_its_number() ->
     assert any(isinstance(event, TaskSucceeded) for event in town.bob.reported)
 
 
-def test_a_gang_whose_known_workers_have_no_room_finds_one_that_came_since() -> None:
-    gangs = Gangs("alice", "carol")
-    erin = gangs.world.add("erin")
-    gangs.world.elapse(2)
-    erin.form("cd" * 16, GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(1)
-    for name in ("dave", "frank"):
-        gangs.workers[name] = gangs.world.add(name, serve=gangs.world.machine(cpu=1))
-    gangs.world.elapse(7)  # what was found at first would be asked again for twice as long
-    assert {gangs.name_of(each.peer_id) for each in gangs.formed().members} == {"dave", "frank"}
-
-
 @pytest.mark.at_length
 def test_searches_of_a_gang_that_waits_for_room_become_rare_while_they_bring_nothing() -> None:
     gangs = Gangs("alice", "carol")
@@ -705,26 +668,6 @@ def test_searches_of_a_gang_that_waits_for_room_become_rare_while_they_bring_not
     assert first >= 2 * once
     assert max(later) <= once
     assert gangs.events() == []
-
-
-def test_a_task_runs_again_where_its_gang_has_its_rank_again() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.world.run = lambda running: (5.0, Succeeded(b""))
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
-    gangs.submit(0, 1)
-    gangs.world.elapse(0.5)
-    member = gangs.of(gangs.formed().members[1].peer_id)
-    gangs.save(member)
-    gangs.world.elapse(0.5)
-    gangs.world.kill(member)
-    gangs.world.elapse(0.1)
-    gangs.world.restart(member, gangs.world.machine(cpu=1))
-    gangs.world.elapse(30)
-    (replaced,) = gangs.events(MemberReplaced)
-    assert replaced.member.peer_id == member.identity.peer_id
-    ended = [each.task_id for each in gangs.bob.reported if isinstance(each, TaskSucceeded)]
-    assert sorted(ended) == ["job/0", "job/1"]
 
 
 @pytest.mark.parametrize("on_loss", [OnLoss.REPLACE, OnLoss.END])

@@ -10,6 +10,7 @@ from typing import Any
 
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstream
 from formation_p2p.features.gateway.streams import MAX_KEPT, Kept, Stream
+from formation_p2p.features.services.api.awaited import Awaited
 from tests.support.waiting import until
 
 ECHO = ("echo", b"")
@@ -174,3 +175,22 @@ def test_streams_that_have_ended_or_are_too_many_are_not_kept() -> None:
         assert [is_closed(each) for each in streams] == [False] * MAX_KEPT + [True]
 
     told(story)
+
+
+# -- what is kept gives way to requests that wait ------------------------------------------------
+
+
+def test_who_waits_for_long_has_what_is_kept_given_up() -> None:
+    async def story() -> None:
+        given_up = asyncio.Event()
+        awaited = Awaited(given_up.set)
+        with awaited.waiting():
+            assert not awaited
+            await given_up.wait()
+            assert awaited
+            with awaited.waiting():
+                pass  # one that is served at once changes nothing
+            assert awaited
+        assert not awaited
+
+    asyncio.run(story())

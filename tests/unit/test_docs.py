@@ -1,0 +1,156 @@
+"""What documents say of jobs, leases, states and trust is so: change one, and this tells what to
+write there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formation_p2p.command.job_file import parse_job_file
+from formation_p2p.core.units import format_bytes
+from formation_p2p.drivers import heartbeat
+from formation_p2p.features.builds.core.derive import MAX_EDGES
+from formation_p2p.jobs.core import task_run
+from formation_p2p.leases.core import back_off, held_lease, lease
+from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.peer.core import reputation_gossip as hearsay
+from formation_p2p.placement.core.policies import EXECUTE_MILLI
+from formation_p2p.trust.core import attestation, experience
+from formation_p2p.trust.core.parameters import TrustParameters
+from formation_p2p.workload.core.hints import MIN_PEER_CHARS
+from formation_p2p.workload.core.memory_estimate import MAX_KINDS, MAX_SAMPLES
+from formation_p2p.workload.core.work import MAX_TASKS, MIN_MEMORY_BYTES
+from tests.support.documents import block, text_of
+from tests.support.state_tables import events_table, read_ways, tables_of_the_code
+
+TRUST = TrustParameters()
+
+
+# -- jobs -----------------------------------------------------------------------------------
+
+
+def test_the_job_file_is_one(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "data" / f"{name}.csv").write_text("1")
+    text = block("docs/jobs.md", "toml", 'name = "sweep"').text
+    job = parse_job_file(text, tmp_path)
+    assert [task.label for task in job.tasks] == [
+        "prepare-data-a.csv",
+        "prepare-data-b.csv",
+        "train-0.1-1",
+        "train-0.1-2",
+        "train-0.01-1",
+        "train-0.01-2",
+        "train-0.01-3",
+        "train-0.5-1",
+        "compare",
+    ]
+    assert job.tasks[2].after == (0, 1)
+    assert job.tasks[-1].after == tuple(range(2, 8))
+    assert {task.needs and task.needs.gpu_count for task in job.tasks} == {None, 1}
+
+
+def test_the_program_makes_the_plan() -> None:
+    text = block("docs/jobs.md", "python", "plan = derive(").text
+    names: dict[str, Any] = {}
+    exec(compile(text, "docs/jobs.md", "exec"), names)
+    plan = names["plan"]
+    assert [len(task.after) for task in plan.tasks] == [0, 1, 1, 1, 1, 1, 5, 5]
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    text = " ".join(text_of("docs/jobs.md").split())
+    least = format_bytes(MIN_MEMORY_BYTES).replace("MiB", " MiB")
+    for said in (
+        f"at most {MAX_TASKS:,} tasks and {MAX_EDGES:,} dependencies",
+        f"the last {MAX_SAMPLES} samples of each kind, for at most {MAX_KINDS:,} kinds",
+        f"plus 20 %, and at least {least}.",
+    ):
+        assert said in text
+
+
+# -- leases ------------------------------------------------------------------------------
+
+
+def waits() -> str:
+    rows = []
+    for fault, rule in back_off.RULES.items():
+        wait = f"{rule.first_s:g} to {rule.last_s:g} s" if rule.last_s else "-"
+        rows.append(f"| {fault} | {wait} | {rule.until} |")
+    return "\n".join(["| fault | wait | asked again when |", "| --- | --- | --- |", *rows])
+
+
+def numbers() -> str:
+    return "\n".join(
+        [
+            "| what | how long or how many |",
+            "| --- | --- |",
+            f"| deliberation, after the first offer | {LEASE_DEFAULTS.deliberation_s:g} s |",
+            f"| any answer to a request or a commit | {LEASE_DEFAULTS.answer_s:g} s |",
+            f"| a soft hold | {LEASE_DEFAULTS.hold_s:g} s |",
+            f"| a lease, from its commit or renewal | {LEASE_DEFAULTS.lease_s:g} s |",
+            f"| an unanswered renewal is repeated | every {LEASE_DEFAULTS.renew_again_s:g} s |",
+            f"| attempts in flight under one lease | {LEASE_DEFAULTS.window} |",
+            f"| a request that preempts is remembered | {LEASE_DEFAULTS.want_s:g} s |",
+            f"| a stopped node's tasks live | {heartbeat.SILENCE_S:g} s |",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [events_table(lease.TRANSITIONS), events_table(held_lease.TRANSITIONS), waits(), numbers()],
+    ids=["worker", "scheduler", "back-off", "numbers"],
+)
+def test_the_tables_in_the_document_are_those_of_the_code(part: str) -> None:
+    assert part in text_of("docs/leases.md"), f"docs/leases.md should have:\n\n{part}\n"
+
+
+# -- states ------------------------------------------------------------------------------
+
+
+def rows() -> dict[str, list[dict[str, set[str]]]]:
+    """Those of docs/states.md, by file."""
+    found: dict[str, list[dict[str, set[str]]]] = {}
+    table = re.compile(r"^\| [^|]+ \| ([^|]*→[^|]*) \| `([^`]+)` \|$", re.M)
+    for cell, file in table.findall(text_of("docs/states.md")):
+        found.setdefault(file, []).append(read_ways(cell))
+    return found
+
+
+def test_the_documents_have_every_table_of_states_of_the_code_as_it_is() -> None:
+    assert events_table(task_run.TRANSITIONS) in text_of("docs/jobs.md")
+    assert rows() == tables_of_the_code()
+
+
+# -- trust -------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_trust_are_those_of_the_code() -> None:
+    each_way = TRUST.prior
+    half_life_days = experience.HALF_LIFE_S / 86_400
+    days_apart = experience.APART * half_life_days
+    for row in (
+        f"| a stranger is taken for | {each_way} good and {each_way} bad, so 0.5 |",
+        f"all its leases within {experience.LOST_TOGETHER_S} s together |",
+        f"as a person or program reports it | {experience.WRONG_WEIGHT} bad |",
+        f"| remembered of one peer at most | {experience.MEMORY};",
+        f"| experience counts half after | {half_life_days:g} days |",
+        f"half-lives ({days_apart:g} to {days_apart + half_life_days:g} days) before or after",
+        f"the last {MIN_PEER_CHARS} characters of its id",
+        f"| all that others tell counts at most | {TRUST.gossip_weight} |",
+        f"| peers remembered | {TRUST.max_peers};",
+        f"| voices listened to | {TRUST.max_voices},",
+        f"| a word holds for | {attestation.LIFE_S / 3600:g} h |",
+        f"| a peer is asked for its opinions at most every | {hearsay.EVERY_S:g} s |",
+        f"{hearsay.MAX_PEERS:,} peers in ten minutes",
+        f"| peers that one word is about at most | {attestation.MAX_SUBJECTS} |",
+        f"score = ({each_way} + good + told good) / ({2 * each_way} + good + bad",
+        f"The gate `trust>={EXECUTE_MILLI / 1000:g}`",
+        f"refuses requests of peers below {TRUST.submit_milli / 1000:g}.",
+    ):
+        assert row in text_of("docs/trust.md")
