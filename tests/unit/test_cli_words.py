@@ -164,6 +164,7 @@ def test_nothing_that_a_terminal_acts_on_gets_through() -> None:
     assert printable("a\x1b[2Jb\u202ec\x07") == "a\ufffd[2Jb\ufffdc\ufffd"
     assert one_line("two\nlines\tand \x1b") == "two lines and \ufffd"
     assert len(one_line("x" * 10_000)) < 1000
+    assert tally(["a", "b", "b"]) == "b (2 workers); a"
 
 
 def test_refusals_have_amounts_as_people_write_them() -> None:
@@ -190,10 +191,6 @@ def test_of_two_workers_of_one_owner_the_other_is_named() -> None:
         result = TaskResult("job/0", "", "disagreed", refusals=refusals)
         assert ("apart=none" in why_disagreed(result)) is cure
         assert ("apart=()" in str(result.error())) is cure
-
-
-def test_equal_reasons_are_counted() -> None:
-    assert tally(["a", "b", "b"]) == "b (2 workers); a"
 
 
 @pytest.mark.parametrize(
@@ -318,17 +315,6 @@ def test_what_ran_is_known_whichever_driver_ran_it() -> None:
     assert process_in(None) is None
 
 
-def test_a_module_that_is_none_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.wasm").write_text("text")
-    with pytest.raises(InvalidInput, match=r"a\.wasm: is not WebAssembly"):
-        Kind(wasm=tmp_path / "a.wasm").of(ProcessSpec(("a",)))
-
-
-def test_a_file_that_did_not_come_back_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(TaskFailed, match="did not send a back"):
-        write_outputs(tmp_path, ["a"], {})
-
-
 def test_of_workers_that_run_here_top_shows_what_is_free_now() -> None:
     nodes = [{"peer_id": "a", "free": "now"}, {"peer_id": "c", "free": None}]
     found = [{"peer_id": "a", "capacity": "before"}, {"peer_id": "b", "capacity": "before"}]
@@ -350,9 +336,14 @@ def test_prices_are_shown_where_somebody_asks_one() -> None:
     assert offer_in_words(dear.capability, ["a"], {}, 0).endswith("for a")
 
 
-def test_a_result_that_is_none_is_the_workers_fault() -> None:
+def test_a_result_or_a_file_that_is_none_is_a_failure_and_a_module_is_named(tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="no result of a process"):
         process_result(b"nonsense")
+    with pytest.raises(TaskFailed, match="did not send a back"):
+        write_outputs(tmp_path, ["a"], {})
+    (tmp_path / "a.wasm").write_text("text")
+    with pytest.raises(InvalidInput, match=r"a\.wasm: is not WebAssembly"):
+        Kind(wasm=tmp_path / "a.wasm").of(ProcessSpec(("a",)))
 
 
 def test_a_folder_in_the_way_is_found_before_the_work_is_done(tmp_path: Path) -> None:
@@ -574,11 +565,6 @@ def test_status_says_what_a_node_is_for_and_each_way_to_a_peer_once() -> None:
     assert "  knows    2 peers" in status.node_in_words(plain)
 
 
-def test_how_long_is_left_stands_beside_the_end() -> None:
-    rights = Rights(2_000_000_000)
-    assert in_words(rights, " (in 2 d)").endswith(f"until {words.date(2_000_000_000)} (in 2 d)")
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -601,10 +587,9 @@ def test_whatever_a_grant_allows_is_said_to_people_and_to_programs(other: Rights
     plain = Rights(2_000_000_000)
     assert in_words(other) != in_words(plain)
     assert in_json(other) != in_json(plain)
-
-
-def test_who_signs_an_invite_reads_how_many_nodes_it_is_for() -> None:
-    assert in_words(Rights(2_000_000_000, identities=1)).endswith("by an invite for at most 1 node")
+    assert in_words(plain, " (in 2 d)").endswith(f"until {words.date(2_000_000_000)} (in 2 d)")
+    if other.identities:
+        assert in_words(other).endswith("by an invite for at most 1 node")
 
 
 def test_programs_read_what_each_answer_of_a_quorum_says() -> None:

@@ -168,9 +168,15 @@ def test_what_others_send_lacks_what_we_add_and_is_good_without_it() -> None:
     assert parse_reply(reply, GetProviders(b"name")) == Providers((Provider(ALICE),), (), None)
 
 
-def test_a_reply_with_several_counts_to_a_question_for_one_is_read_as_the_first() -> None:
+def test_what_is_too_much_is_cut_to_what_may_be() -> None:
     raw = kind("GET_PROVIDERS") + COUNT_ON_THE_WIRE + octets(SHARDS, integer(1, 1))
-    assert parse_reply(raw, GetProviders(b"name")) == Providers((), (), COUNT)
+    assert parse_reply(raw, GetProviders(b"name")) == Providers((), (), COUNT)  # the first
+    raw = kind("GET_PROVIDERS") + octets(SHARDS, integer(2, 1) + integer(4, (1 << 32) - 1))
+    reported = parse_reply(raw, GetProviders(b"name"))
+    assert reported == Providers((), (), ShardCount(deeper=1, depth=MAX_DEPTH))
+    more = tuple(b"more %d" % number for number in range(MAX_NAMES + 5))
+    raw = encode(AddProvider(b"name", Provider(ALICE), more))
+    assert parse_request(raw) == AddProvider(b"name", Provider(ALICE), more[:MAX_NAMES])
 
 
 @pytest.mark.parametrize("counts", [0, 1, 3])
@@ -178,18 +184,6 @@ def test_an_acknowledgement_has_one_count_for_each_name(counts: int) -> None:
     raw = kind("ADD_PROVIDER") + counts * COUNT_ON_THE_WIRE
     with pytest.raises(ProtocolViolation, match=f"{counts} counts for 2 names"):
         parse_reply(raw, ANNOUNCED)
-
-
-def test_no_shard_is_said_to_be_deeper_than_any_may_be() -> None:
-    raw = kind("GET_PROVIDERS") + octets(SHARDS, integer(2, 1) + integer(4, (1 << 32) - 1))
-    reported = parse_reply(raw, GetProviders(b"name"))
-    assert reported == Providers((), (), ShardCount(deeper=1, depth=MAX_DEPTH))
-
-
-def test_of_too_many_further_names_the_first_are_read() -> None:
-    more = tuple(b"more %d" % number for number in range(MAX_NAMES + 5))
-    raw = encode(AddProvider(b"name", Provider(ALICE), more))
-    assert parse_request(raw) == AddProvider(b"name", Provider(ALICE), more[:MAX_NAMES])
 
 
 FURTHER_KEY = "a further key of other than 1 to 128 bytes"

@@ -145,6 +145,8 @@ def test_workers_that_suit_are_found_in_the_bucket_of_all(market: Market) -> Non
     assert found.suited
     assert found.complete
     assert market.asked_for() == [(bucket("any"), encode_requirements(SMALL))]
+    asked = [each.message for each in market.carried if isinstance(each.message, GetProviders)]
+    assert {each.query.target for each in asked if each.query is not None} == {TASK}
 
 
 def test_the_most_selective_bucket_is_asked_and_the_rest_filtered_where_it_is_stored(
@@ -180,11 +182,6 @@ def test_where_nobody_suits_everyone_is_looked_up_once_so_that_each_can_be_told_
         (bucket("gpu/1"), encode_requirements(needs)),
         (bucket("any"), b""),
     ]
-
-
-def test_where_there_is_nobody_at_all_the_search_ends_all_the_same(market: Market) -> None:
-    found = market.find(SMALL)
-    assert (found.profiles, found.suited, found.complete) == ((), False, True)
 
 
 def test_everyone_is_found_without_a_question_asked(market: Market) -> None:
@@ -341,12 +338,8 @@ def test_a_search_that_finds_too_few_ends_after_so_many_lookups(market: Market) 
     assert buckets[DISCOVERY.max_steps :] == ["any"] * DISCOVERY.max_steps
     assert prefixes(found)[DISCOVERY.max_steps] == "0000"
     assert len(found.profiles) == 2 * DISCOVERY.max_steps
-
-
-def test_a_step_says_which_shard_was_read() -> None:
-    assert (step().shard, step().depth) == ("any", 0)
     deep = step("gpu/1", "011")
-    assert (deep.shard, deep.depth) == ("gpu/1#011", 3)
+    assert (step().shard, deep.shard, deep.depth) == ("any", "gpu/1#011", 3)
 
 
 def test_the_smallest_bucket_that_is_known_is_asked_first(market: Market) -> None:
@@ -365,24 +358,18 @@ def test_the_smallest_bucket_that_is_known_is_asked_first(market: Market) -> Non
 
 
 def test_for_a_moment_an_answer_serves_other_tasks_as_well(market: Market) -> None:
+    nobody = market.find(SMALL, fresh=False)  # which is not remembered
+    assert (nobody.profiles, nobody.suited, nobody.complete) == ((), False, True)
     erin = market.offer("erin")
     assert market.find(SMALL, fresh=False).trace.lookups == 1
     for number in range(3):
         found = market.find(SMALL, key_of(b"task %d" % number), fresh=False)
-        assert found.profiles == (erin,)
+        assert (found.profiles, found.suited) == ((erin,), True)
         assert (found.trace.lookups, found.trace.asked, len(found.trace.steps)) == (0, 0, 1)
+    assert market.find(SMALL, fresh=True).trace.lookups == 1
+    assert market.find(replace(SMALL, cpu_milli=2000), fresh=False).trace.lookups == 1
     market.elapse(DISCOVERY.answer_s)
     assert market.find(SMALL, fresh=False).trace.lookups == 1
-
-
-def test_who_asks_afresh_or_for_something_else_is_not_given_what_is_remembered(
-    market: Market,
-) -> None:
-    market.offer("erin")
-    market.find(SMALL, fresh=False)
-    assert market.find(SMALL, fresh=True).trace.lookups == 1
-    other = replace(SMALL, cpu_milli=2000)
-    assert market.find(other, fresh=False).trace.lookups == 1
 
 
 def test_an_answer_that_may_not_be_all_is_not_remembered(market: Market) -> None:
@@ -393,13 +380,6 @@ def test_an_answer_that_may_not_be_all_is_not_remembered(market: Market) -> None
         found = market.find(SMALL, fresh=False)
         assert found.trace.lookups == 1
         assert len(found.profiles) >= MAX_PROVIDERS
-
-
-def test_that_nobody_suits_is_not_remembered(market: Market) -> None:
-    assert not market.find(SMALL, fresh=False).suited
-    erin = market.offer("erin")
-    found = market.find(SMALL, fresh=False)
-    assert (found.profiles, found.suited) == ((erin,), True)
 
 
 def test_a_bounded_number_of_answers_is_remembered() -> None:
@@ -437,37 +417,25 @@ def test_bytes_that_are_no_requirements_suit_nobody_and_break_nothing(raw: bytes
     assert test(world.profile("alice", Moment(0, 0))) == (raw == b"")
 
 
-def test_requirements_suit_whom_they_fit() -> None:
+def test_requirements_suit_whom_they_fit_and_who_has_room_where_that_is_asked() -> None:
     alice = world.profile("alice", Moment(0, 0))
     for cpu, driver in itertools.product((8000, 8001), ("process", "python")):
         needs = Requirements(cpu_milli=cpu, memory_bytes=1, driver=driver)
         fits = (cpu, driver) == (8000, "process")
         assert suits(encode_requirements(needs))(alice) == fits
-
-
-def test_of_those_with_room_now_the_others_are_left_out() -> None:
-    alice = world.profile("alice", Moment(0, 0))
     busy = replace(alice, capacity=replace(alice.capacity, cpu_milli=100))
     raw = ROOMY + encode_requirements(SMALL)
-    assert suits(raw)(alice)
-    assert not suits(raw)(busy)
+    assert [suits(raw)(each) for each in (alice, busy)] == [True, False]
     assert suits(raw.removeprefix(ROOMY))(busy)
 
 
-def test_a_search_for_room_names_those_who_have_it(market: Market) -> None:
-    erin = market.offer("erin")
-    market.offer("frank", free_milli=100)
-    found = market.find(SMALL, roomy=True)
-    assert ids(found) == {erin.peer_id}
-    assert found.suited
-
-
-def test_where_nobody_has_room_all_that_suit_are_named(market: Market) -> None:
+def test_a_search_for_room_names_those_who_have_it_or_else_all_that_suit(market: Market) -> None:
     frank = market.offer("frank", free_milli=100)
     found = market.find(SMALL, roomy=True)
-    assert ids(found) == {frank.peer_id}
-    assert found.suited
-    assert found.trace.lookups == 2
+    assert (ids(found), found.suited, found.trace.lookups) == ({frank.peer_id}, True, 2)
+    erin = market.offer("erin")
+    found = market.find(SMALL, roomy=True)
+    assert (ids(found), found.suited) == ({erin.peer_id}, True)
 
 
 @pytest.mark.at_length
@@ -487,14 +455,3 @@ def test_a_search_goes_on_while_nobody_has_room(market: Market, free: int) -> No
         assert DISCOVERY.max_steps < len(steps) <= DISCOVERY.max_steps_to_room
         assert steps[-1] == places[free]
         assert len(found.profiles) == 3
-
-
-def test_the_target_is_the_tasks_key(market: Market) -> None:
-    market.find(SMALL)
-    market.elapse(1)
-    targets = {
-        each.message.query.target
-        for each in market.carried
-        if isinstance(each.message, GetProviders) and each.message.query is not None
-    }
-    assert targets == {TASK}

@@ -155,13 +155,8 @@ def test_a_worker_that_failed_a_task_does_not_take_it_back_while_another_is_left
     assert next_for(group, ALICE) is None
     del group.leases[active.lease.key]  # nobody else works for us, or can be asked now
     assert next_for(group, ALICE) is run
-
-
-def test_where_all_have_failed_a_task_the_nearest_has_it_again() -> None:
-    group = group_of(ALICE, CAROL)
-    (run,) = near(ALICE, CAROL)
-    group.queues.wait(failed_at(failed_at(run, ALICE), CAROL))
-    assert group.candidates.home(run) == ALICE.peer_id
+    # Where all have failed it, the nearest has it again.
+    assert group.candidates.home(failed_at(run, CAROL)) == ALICE.peer_id
 
 
 def test_it_is_not_searched_for_ever_for_a_task_to_take_over() -> None:
@@ -293,42 +288,25 @@ def test_a_group_is_idle_when_nothing_waits_runs_or_is_negotiated() -> None:
 # -- how long they take ---------------------------------------------------------------------
 
 
-def window_of(size: int) -> ActiveLease:
-    lease = held_by(ALICE)
-    lease.window = size
-    return ActiveLease(lease)
-
-
 def test_as_much_is_under_way_as_hides_the_round_trip() -> None:
-    group, active = group_of(ALICE), window_of(512)
-    assert (group.estimates.mean_s, group.estimates.depth(active.lease.window)) == (
-        float("inf"),
-        DISPATCH_DEFAULTS.pipeline,
-    )
-    group.estimates.took(0.001)
-    assert group.estimates.depth(active.lease.window) == round(DISPATCH_DEFAULTS.horizon_s / 0.001)
-    quick = group_of(ALICE)
-    quick.estimates.took(0.0)
-    assert quick.estimates.depth(active.lease.window) == 512
-    group.estimates.took(1.0)
-    assert group.estimates.depth(active.lease.window) == DISPATCH_DEFAULTS.pipeline
-    group.estimates.took(5.0)
-    assert group.estimates.depth(active.lease.window) == 1  # the round trip is little beside it
-
-
-def test_a_worker_gets_no_more_than_it_says_it_takes() -> None:
-    group = group_of(ALICE)
-    assert [group.estimates.depth(size) for size in (1, 2, 3)] == [1, 2, 2]
-    group.estimates.took(0.001)
-    assert [group.estimates.depth(size) for size in (1, 7, 512)] == [1, 7, 100]
-
-
-def test_a_longer_task_counts_at_once_and_shorter_ones_bit_by_bit() -> None:
-    group = group_of(ALICE)
-    means = []
+    estimates = group_of(ALICE).estimates
+    assert (estimates.mean_s, estimates.depth(512)) == (float("inf"), DISPATCH_DEFAULTS.pipeline)
+    assert [estimates.depth(size) for size in (1, 2, 3)] == [1, 2, 2]
+    estimates.took(0.001)
+    assert estimates.depth(512) == round(DISPATCH_DEFAULTS.horizon_s / 0.001)
+    # A worker gets no more than it says it takes.
+    assert [estimates.depth(size) for size in (1, 7, 512)] == [1, 7, 100]
+    quick = group_of(ALICE).estimates
+    quick.took(0.0)
+    assert quick.depth(512) == 512
+    for took_s, depth in ((1.0, DISPATCH_DEFAULTS.pipeline), (5.0, 1)):
+        estimates.took(took_s)
+        assert estimates.depth(512) == depth  # at last the round trip is little beside it
+    # A longer task counts at once, and shorter ones bit by bit.
+    means, estimates = [], group_of(ALICE).estimates
     for ran_s in (1.0, 3.0, 1.0, 1.0):
-        group.estimates.took(ran_s)
-        means.append(round(group.estimates.mean_s, 6))
+        estimates.took(ran_s)
+        means.append(round(estimates.mean_s, 6))
     assert means == [1.0, 3.0, 2.6, 2.28]
 
 
@@ -476,17 +454,13 @@ def test_a_worker_that_fails_tasks_gets_no_more_while_another_may_take_them() ->
     assert not group.candidates.is_failing(ALICE.peer_id, at(0))  # there is nobody else
     leased(group, CAROL)
     assert group.candidates.is_failing(ALICE.peer_id, at(0))
+    both = group_of(ALICE, CAROL)
+    for worker in (ALICE, CAROL):
+        leased(both, worker)
+        both.candidates.refused(worker.peer_id, FAULTY, at(0))
+    assert not any(both.candidates.is_failing(each.peer_id, at(0)) for each in (ALICE, CAROL))
     group.candidates.back_off.succeeded(ALICE.peer_id)
     assert not group.candidates.is_failing(ALICE.peer_id, at(0))
-
-
-def test_two_workers_that_fail_are_as_good_as_each_other() -> None:
-    group = group_of(ALICE, CAROL)
-    for worker in (ALICE, CAROL):
-        leased(group, worker)
-        group.candidates.refused(worker.peer_id, FAULTY, at(0))
-    assert not group.candidates.is_failing(ALICE.peer_id, at(0))
-    assert not group.candidates.is_failing(CAROL.peer_id, at(0))
 
 
 def test_who_was_silent_is_asked_after_who_was_not_however_near() -> None:

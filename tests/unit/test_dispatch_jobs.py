@@ -148,13 +148,17 @@ def test_a_failure_is_tried_again_up_to_the_limit_of_the_task() -> None:
     ]
 
 
-def test_what_does_not_parse_is_not_tried_again() -> None:
-    bob = Bob()
-    assert not bob.jobs.failed(
-        bob.runs[0], ATTEMPT, ALICE.peer_id, Failed(FailureKind.INVALID, "no CBOR")
-    )
+def test_what_does_not_parse_is_not_tried_again_and_a_cancellation_that_nobody_asked_for_is() -> (
+    None
+):
+    bob = Bob(tasks=2)
+    invalid, cancelled = bob.runs
+    failed = Failed(FailureKind.INVALID, "no CBOR")
+    assert not bob.jobs.failed(invalid, ATTEMPT, ALICE.peer_id, failed)
     attempt = Attempt(ATTEMPT, ALICE.peer_id, "invalid: no CBOR", lost=False)
     assert bob.reported()[0] == TaskGaveUp("job/0", (attempt,), FailureKind.INVALID, b"")
+    unasked = Failed(FailureKind.CANCELLED, "the worker felt like it")
+    assert bob.jobs.failed(cancelled, ATTEMPT, ALICE.peer_id, unasked)
 
 
 def test_a_module_that_two_workers_lack_is_not_looked_for_at_a_third() -> None:
@@ -175,12 +179,6 @@ def test_a_module_that_two_workers_lack_is_not_looked_for_at_a_third() -> None:
     ]
 
 
-def test_a_cancellation_that_nobody_asked_for_is_a_failure_like_any_other() -> None:
-    bob = Bob()
-    unasked = Failed(FailureKind.CANCELLED, "the worker felt like it")
-    assert bob.jobs.failed(bob.runs[0], ATTEMPT, ALICE.peer_id, unasked)
-
-
 def test_losses_and_failures_are_counted_apart() -> None:
     bob = Bob(attempts=2)
     (run,) = bob.runs
@@ -194,14 +192,11 @@ def test_losses_and_failures_are_counted_apart() -> None:
     assert isinstance(gave_up, TaskGaveUp)
     assert len(gave_up.attempts) == DISPATCH_DEFAULTS.max_lost + 1
     assert (gave_up.kind, gave_up.result) == (FailureKind.EXIT, b"so far")  # the last that ended
-
-
-def test_a_task_that_only_ever_lost_its_worker_has_no_failure_to_show() -> None:
-    bob = Bob()
+    unlucky = Bob()  # a task that only ever lost its worker has no failure to show
     for _ in range(DISPATCH_DEFAULTS.max_lost):
-        bob.jobs.lost(bob.runs[0], ATTEMPT, ALICE.peer_id, "it broke", counts=True)
-        bob.runs[0].move("dispatch")
-    gave_up = bob.reported()[-2]
+        unlucky.jobs.lost(unlucky.runs[0], ATTEMPT, ALICE.peer_id, "it broke", counts=True)
+        unlucky.runs[0].move("dispatch")
+    gave_up = unlucky.reported()[-2]
     assert isinstance(gave_up, TaskGaveUp)
     assert (gave_up.kind, gave_up.result) == (None, b"")
 

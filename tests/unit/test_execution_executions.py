@@ -263,16 +263,6 @@ def test_a_result_is_sent_again_only_where_the_stream_broke_and_bob_is_heard_of(
     assert alice.renewed(LEASE) == []
 
 
-def test_a_lease_is_idle_once_its_owner_has_all_results(alice: Executions) -> None:
-    assert alice.is_idle(LEASE.lease_id)
-    alice.dispatched(LEASE, dispatch_of(0))
-    assert not alice.is_idle(LEASE.lease_id)
-    alice.handle_report(executions_ended(0))
-    assert not alice.is_idle(LEASE.lease_id)
-    alice.received(BOB.peer_id, ack(0))
-    assert alice.is_idle(LEASE.lease_id)
-
-
 def test_a_process_that_saves_by_ending_merits_notice_before_it_has_saved(
     alice: Executions,
 ) -> None:
@@ -463,13 +453,6 @@ def test_what_is_to_end_is_killed_and_told_when_it_has_ended(alice: Executions) 
     ]
 
 
-def test_what_is_not_in_flight_cannot_be_cancelled(alice: Executions) -> None:
-    assert alice.received(BOB.peer_id, cancel(0)) == []
-    alice.dispatched(LEASE, dispatch_of(0, 1))
-    alice.handle_report(executions_ended(0))
-    assert alice.received(BOB.peer_id, cancel(0, 7)) == []
-
-
 # -- the end of a lease ---------------------------------------------------------------------
 
 
@@ -485,11 +468,17 @@ def test_when_the_lease_ends_all_of_it_goes(alice: Executions) -> None:
     alice.drop("lease")
 
 
-def test_an_end_of_what_does_not_run_is_ignored(alice: Executions) -> None:
-    alice.dispatched(LEASE, dispatch_of(0))
+def test_what_does_not_run_neither_ends_nor_is_cancelled(alice: Executions) -> None:
+    assert alice.is_idle(LEASE.lease_id)
+    assert alice.received(BOB.peer_id, cancel(0)) == []
+    alice.dispatched(LEASE, dispatch_of(0, 1))
     assert alice.handle_report(executions_ended(7)) == []
-    assert alice.handle_report(executions_ended(0)) == [reported(over(0))]
+    assert alice.handle_report(executions_ended(0, 1)) == [reported(over(0), over(1))]
     assert alice.handle_report(executions_ended(0)) == []
+    assert alice.received(BOB.peer_id, cancel(0, 7)) == []
+    assert not alice.is_idle(LEASE.lease_id)
+    alice.received(BOB.peer_id, ack(0, 1))
+    assert alice.is_idle(LEASE.lease_id), "its owner has all results"
 
 
 # -- laws -----------------------------------------------------------------------------------
@@ -578,15 +567,12 @@ def test_a_large_result_is_freed_once_it_is_acknowledged(alice: Executions) -> N
 def test_nothing_more_runs_while_large_results_wait_to_be_fetched(
     alice: Executions, memory_bytes: int, size_bytes: int
 ) -> None:
+    many = Executions()
+    many.dispatched(a_call_lease(), dispatch_of(*range(MAX_KEPT)))
+    assert only(many.handle_report(executions_ended(*range(MAX_KEPT), outcome=large(64))), Pause)
     alice.dispatched(a_call_lease(memory_bytes), dispatch_of(0, 1))
     assert only(alice.handle_report(executions_ended(0, outcome=large(size_bytes))), Pause) == []
     effects = alice.handle_report(executions_ended(1, outcome=large(64)))
     assert only(effects, Pause) == [Pause("lease", cause="")]
     acked = alice.received(BOB.peer_id, ResultAck("lease", (attempt(0),)))
     assert acked == [FreeResults("lease", (attempt(0),), cause=""), Continue("lease", cause="")]
-
-
-def test_so_many_large_results_wait_at_the_most(alice: Executions) -> None:
-    alice.dispatched(a_call_lease(), dispatch_of(*range(MAX_KEPT)))
-    effects = alice.handle_report(executions_ended(*range(MAX_KEPT), outcome=large(64)))
-    assert only(effects, Pause) == [Pause("lease", cause="")]
