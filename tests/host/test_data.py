@@ -282,7 +282,7 @@ async def test_whoever_fetched_it_serves_others_even_when_its_origin_is_gone(
 @in_trio
 async def test_the_origin_is_spared_where_others_have_it(tmp_path: Path) -> None:
     alice, *workers = (Holder(tmp_path / name) for name in ("alice", "bob", "carol", "dave"))
-    data = content(32)
+    data = content(16)
     async with running(alice, *workers):
         blob = alice.put(data)
         for worker in workers:
@@ -567,7 +567,7 @@ async def test_what_else_is_said_does_not_wait_for_the_data(tmp_path: Path) -> N
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     passed_bytes: list[int] = []
     async with running(alice, bob):
-        blob = alice.put(content(96))
+        blob = alice.put(content(48))
         async with trio.open_nursery() as nursery:
 
             async def talk() -> None:

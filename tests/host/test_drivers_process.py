@@ -368,7 +368,7 @@ async def test_a_scratch_folder_that_takes_no_files_is_the_machines_failure(tmp_
         failed(await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.DRIVER)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(payload=st.binary(max_size=64))
 @in_trio
 async def test_a_malformed_payload_is_refused_before_anything_runs(

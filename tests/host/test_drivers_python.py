@@ -451,7 +451,7 @@ async def test_a_result_that_is_not_large_travels_where_a_larger_one_cannot_be_k
     assert await world.value(os.getpid) == pid
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(shared=st.binary(max_size=64), payload=st.binary(max_size=64))
 @example(shared=b"", payload=b"\x85")
 @example(shared=b"\x85", payload=b"")

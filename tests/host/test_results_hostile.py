@@ -463,7 +463,8 @@ BOMBS = {
 
 
 def test_one_column_named_again_and_again_does_not_take_the_callers_memory() -> None:
-    read = read_apart(b"\x80\x05" + bomb + b"." for bomb in BOMBS.values())
+    pickles = [b"\x80\x05" + bomb + b"." for bomb in BOMBS.values()]
+    read = read_apart(pickles, "numpy", "pandas", "polars", "pyarrow")
     for name, (refusal, grown_bytes) in zip(BOMBS, read, strict=True):
         assert "far more memory than" in refusal, name
         assert grown_bytes < 300 * MIB, name

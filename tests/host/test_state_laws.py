@@ -129,7 +129,7 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
 
 
 @given(lives(), st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_the_simulator_loads_is_what_a_state_loads(
     effects: list[SchedulerEffect], batch: int
 ) -> None:

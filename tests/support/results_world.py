@@ -48,8 +48,8 @@ def sent(*classes: type) -> None:
 
 # Each in a fork: what a process has had at the most never falls.
 _READS = """
-import os, resource, sys
-import numpy, pandas, polars, pyarrow
+import importlib, os, resource, sys
+list(map(importlib.import_module, sys.argv[1:]))
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.results.load import load_result
 pickles = sys.stdin.buffer
@@ -67,10 +67,11 @@ while size := int.from_bytes(pickles.read(4), "big"):
 """
 
 
-def read_apart(pickles: Iterable[bytes]) -> list[tuple[str, int]]:
-    """Of each, read in a process of its own, why it is refused, and by how many bytes it grew."""
+def read_apart(pickles: Iterable[bytes], *imported: str) -> list[tuple[str, int]]:
+    """Of each, read in a process of its own that has imported these modules, why it is refused, and
+    by how many bytes the process grew."""
     framed = b"".join(len(each).to_bytes(4, "big") + each for each in pickles)
-    command = [sys.executable, "-c", _READS]
+    command = [sys.executable, "-c", _READS, *imported]
     done = subprocess.run(command, input=framed, capture_output=True, timeout=HANGS_S, check=True)
     lines = (line.partition(" ") for line in done.stdout.decode().splitlines())
     return [(refusal, 1024 * int(grown_kib)) for grown_kib, _, refusal in lines]
