@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
-import os
 import socket
 import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -35,46 +33,82 @@ from formation_p2p.peer.core.events import AddressesChanged, PeerEvent
 from formation_p2p.peer.performer import DhtRequests
 from formation_p2p.reach.moves import Moves
 from tests.support.loopback import tcp
-from tests.support.moving import HERE, HERE6, THERE, THERE6
+from tests.support.own_network import in_own_network
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import AT_ONCE_S, IDLE_S, in_mocked_time, in_trio, until
+from tests.support.waiting import AT_ONCE_S, IDLE_S, in_mocked_time, in_trio, told_by, until
 
 
-def apart(story: str) -> Any:
-    """What a story of `tests/support/moving.py` prints, in a network of its own."""
-    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
-    command = ["unshare", "--net", *as_root, sys.executable, "-m", "tests.support.moving", story]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def hosts(addresses: list[str]) -> set[str]:
+def hosts(addresses: Iterable[str]) -> set[str]:
     return {address.split("/")[2] for address in addresses}
 
 
-def test_a_node_that_changes_its_network_says_so_and_ends_what_was_bound_to_the_old_one() -> None:
-    told = apart("moves")
-    assert hosts(told["before"]) == {HERE, HERE6}
-    direct, announced = told["after"]
+HERE, THERE = "10.1.2.3", "10.9.8.7"
+HERE6, THERE6 = "2a00:1::3", "2a00:9::7"
+
+
+def ip(change: str, address: str) -> None:
+    subprocess.run(["ip", "address", change, address, "dev", "lo"], check=True)
+
+
+@told_by
+def on_one_network(story: Callable[[], Awaitable[None]]) -> None:
+    """A test on a machine that may leave its network."""
+    in_own_network(story, f"{HERE}/24", f"{HERE6}/64")
+
+
+@on_one_network
+async def test_a_node_that_changes_its_network_says_so_and_ends_what_was_bound_to_the_old_one() -> (
+    None
+):
+    """Of two connections, the one from the address that goes breaks at once."""
+    alice, bob = Node(listen=("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")), Node()
+    async with running(alice, bob):
+        before = alice.stack.addresses
+        assert hosts(before) == {HERE, HERE6}
+        await bob.ask(Contact(alice.peer_id, before[:1]), b"hello")
+        await alice.ask(bob, b"hello")  # over that connection
+        begun_s = trio.current_time()
+        ip("add", f"{THERE}/24")
+        ip("del", f"{HERE}/24")
+        ip("add", f"{THERE6}/64")
+        ip("del", f"{HERE6}/64")
+        await until(lambda: alice.gone and bob.gone)
+        await until(lambda: alice.moved and THERE in str(alice.moved[-1]))
+        # Long before a silent connection is given up.
+        assert trio.current_time() - begun_s < AT_ONCE_S
+        await until(lambda: THERE6 in str(alice.moved[-1]) and HERE6 not in str(alice.moved[-1]))
+        direct, announced = alice.moved[-1]
+        await bob.ask(Contact(alice.peer_id, direct[:1]), b"there?")
+        assert len(alice.moved) <= 4
     assert hosts(direct) == hosts(announced) == {THERE, THERE6}
-    # Long before a silent connection is given up.
-    assert told["broken_s"] < AT_ONCE_S
-    assert told["told_s"] < AT_ONCE_S
-    assert told["changes"] <= 4
-    ports = {address.rsplit("/", 1)[1] for address in told["before"]}
+    ports = {address.rsplit("/", 1)[1] for address in before}
     assert {address.rsplit("/", 1)[1] for address in direct} == ports
 
 
-def test_an_address_that_was_named_is_told_while_the_machine_has_it() -> None:
-    told = apart("stays")
-    (gone, _), (back, _) = told["moved"]
+@on_one_network
+async def test_an_address_that_was_named_is_told_while_the_machine_has_it() -> None:
+    alice = Node(listen=(f"/ip4/{HERE}/tcp/0", "/ip4/127.0.0.1/tcp/0"))
+    async with running(alice):
+        before = alice.stack.addresses
+        ip("del", f"{HERE}/24")
+        await until(lambda: alice.moved)
+        ip("add", f"{HERE}/24")
+        await until(lambda: len(alice.moved) == 2)
+        bob = Node()
+        async with running(bob):
+            await bob.ask(Contact(alice.peer_id, before[:1]), b"back?")
+    (gone, _), (back, _) = alice.moved
     assert hosts(gone) == {"127.0.0.1"}
-    assert back == told["before"]
+    assert back == before
 
 
-def test_a_machine_without_ipv6_listens_on_the_rest() -> None:
-    assert hosts(apart("without_ipv6")["listens"]) == {HERE}
+@on_one_network
+async def test_a_machine_without_ipv6_listens_on_the_rest() -> None:
+    """The kernel has it turned off, as some machines do."""
+    await trio.run_process(["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"])
+    both = Node(listen=("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"))
+    async with running(both):
+        assert hosts(both.stack.addresses) == {HERE}
 
 
 @in_trio
@@ -91,7 +125,7 @@ async def test_a_kernel_without_ipv6_is_no_error_while_there_is_another_family(
     monkeypatch.setattr(trio, "open_tcp_listeners", refused)
     both = Node(listen=("/ip4/127.0.0.1/tcp/0", "/ip6/::/tcp/0"))
     async with running(both):
-        assert hosts(list(both.stack.bound)) == {"127.0.0.1"}
+        assert hosts(both.stack.bound) == {"127.0.0.1"}
     alone = Node(listen=("/ip6/::/tcp/0",))
     with pytest.raises(LocalError, match="has no IPv6"):
         await alone.stack.run(alone)
