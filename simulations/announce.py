@@ -25,16 +25,13 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent, PeerParameters
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.session import Received
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.parameters import PeerParameters
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.placement.core.task_options import TaskOptions, options_of
 from formation_p2p.workload.core.find import Find
 from formation_p2p.workload.core.outcome import Outcome, Succeeded

@@ -24,12 +24,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerParameters
 from formation_p2p.dht.core.rpc import DhtEvent
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.peer.core.events import Tick
-from formation_p2p.peer.core.parameters import PeerParameters
-from formation_p2p.peer.core.peer import Peer
 from simulations.cluster import Cluster, draw_cluster
 from simulations.faults import Faults
 from simulations.homes import NO_NAT, Nat, nat_arguments, nat_of

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.saved import SavedJob, SavedLease
 from formation_p2p.machine.core.capability import Capability
 from formation_p2p.machine.core.gpu import Gpu
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.events import CancelJob, PeerEvent, Resume, Serve
+from formation_p2p.peer.core.events import CancelJob, Resume, Serve
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.work import Task, task_id

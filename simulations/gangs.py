@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from formation_p2p.assembly import PeerEffect, PeerEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.features.gangs.core.choice import Arrangement, Place, choose
@@ -41,8 +42,7 @@ from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEnded
 from formation_p2p.leases.core.messages import Dispatch, WorkMessage
 from formation_p2p.leases.core.session import Send
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent, Serve
+from formation_p2p.peer.core.events import Serve
 from formation_p2p.workload.core.outcome import Succeeded
 from formation_p2p.workload.core.work import Task
 from simulations.figures import percentile

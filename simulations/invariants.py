@@ -10,6 +10,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Preempted
 from formation_p2p.drivers.core.effects import Execute, Pause
@@ -41,9 +42,7 @@ from formation_p2p.leases.core.messages import (
 from formation_p2p.leases.core.session import Fence, Fenced, Received, Send
 from formation_p2p.machine.core.capability import idle
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent, Resume, Serve
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.events import Resume, Serve
 from formation_p2p.workload.core.outcome import Succeeded
 from formation_p2p.workload.core.work import MIN_MEMORY_BYTES
 from simulations.cluster import LARGE, MAX_FENCE_S, Cluster, result_of

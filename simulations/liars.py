@@ -8,6 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, assert_never
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import peer_id_of
 from formation_p2p.core.keyspace import MAX_DEPTH
@@ -21,9 +22,6 @@ from formation_p2p.dht.core.messages import (
     Value,
 )
 from formation_p2p.dht.core.rpc import SendResponse
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.peer import Peer
 
 # What a made-up shard has.
 _CROWD: Final = 1000

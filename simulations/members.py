@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.drivers.core.effects import ExecutionSaved
 from formation_p2p.features.gangs.core.events import (
@@ -53,9 +54,7 @@ from formation_p2p.jobs.core.job_events import (
 from formation_p2p.leases.core.messages import Dispatch, TaskCheckpoint, TasksEnded
 from formation_p2p.leases.core.session import Received, Send
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent, Serve
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.events import Serve
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded

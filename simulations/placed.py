@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
+from formation_p2p.assembly import Peer
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, key_of
 from formation_p2p.dht.core.store import CheckedProfile, RecordStore, value_name
@@ -24,7 +25,6 @@ from formation_p2p.discovery.core.publication import Publication, names_of
 from formation_p2p.discovery.core.shard_membership import ShardMembership
 from formation_p2p.machine.core.capability import Capacity, idle
 from formation_p2p.peer.core.events import Serve
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.records.core.buckets import buckets_of
 from formation_p2p.records.core.profile import MAX_TTL_S, Profile, SignedProfile, seal_profile
 from formation_p2p.records.core.shards import depths_of, shard_key

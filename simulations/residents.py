@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import Key, distance
 from formation_p2p.dht.core.rpc import InboundConnection
-from formation_p2p.peer.core.events import Joined, PeerEvent
+from formation_p2p.peer.core.events import Joined
 from simulations.layout import Layout
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import World

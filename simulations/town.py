@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from formation_p2p.assembly import PeerParameters
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.peer.core.parameters import PeerParameters
 from simulations.churn import Churn
 from simulations.geometry import RARE, buckets, levels, machine
 from simulations.homes import NO_NAT, Homes, Nat

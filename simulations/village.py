@@ -10,6 +10,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import Final
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent, PeerParameters
 from formation_p2p.core.keyspace import Key
 from formation_p2p.dht.core import rpc
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
@@ -32,10 +33,6 @@ from formation_p2p.features.services.core.spec import (
     WorkerType,
     labels_of,
 )
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.parameters import PeerParameters
-from formation_p2p.peer.core.peer import Peer
 from simulations.placed import Placed
 from simulations.residents import Residents
 from simulations.simulator.node import SimNode
@@ -224,7 +221,7 @@ class Village:
         for node in self.alive():
             if node.awake:
                 assert isinstance(node.peer, Peer)
-                node.peer._rng.seed(f"services/{seed}/{node.name}")
+                node.peer.rng.seed(f"services/{seed}/{node.name}")
         self.world.elapse(self.rng.uniform(0.0, PHASE_S))
 
     def leave_tables(self) -> None:

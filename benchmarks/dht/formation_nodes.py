@@ -18,6 +18,7 @@ from typing import Final
 import trio
 
 from benchmarks.dht.lines import Line, answer, next_order
+from formation_p2p.assembly import Peer
 from formation_p2p.content.exchange import Exchange
 from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Contact, Effect
@@ -38,7 +39,6 @@ from formation_p2p.machine.clock import moment
 from formation_p2p.machine.core.capability import Capability, idle
 from formation_p2p.peer.core.effects import Explained
 from formation_p2p.peer.core.events import Explain, Serve, Tick
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.peer.shell import Shell
 from formation_p2p.reach.stack import Stack

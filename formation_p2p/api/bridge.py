@@ -15,12 +15,13 @@ from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.parcels import NO_PARCELS, HeldParcels, Packer
+from formation_p2p.assembly import UserEffect
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
 from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEvent
 from formation_p2p.features.services.core.events import EmitServiceEvent, ServiceEvent
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
-from formation_p2p.peer.core.effects import Explained, RejectRequest, UserEffect
+from formation_p2p.peer.core.effects import Explained, RejectRequest
 from formation_p2p.peer.core.events import CancelJob, Explain, Submit
 from formation_p2p.peer.errand import Errand
 from formation_p2p.peer.shell import Shell

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from formation_p2p.api.code import CodeChoice, CodePaths, code_paths
+from formation_p2p.assembly import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import format_bytes
 from formation_p2p.machine.core.bounds import check_host_name
 from formation_p2p.machine.home import Home
 from formation_p2p.observe.tracing import Tracing
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.peer.runtime_config import Observe
 from formation_p2p.reach.circuit_settings import RelaySettings
 from formation_p2p.state.journal import JournalParameters

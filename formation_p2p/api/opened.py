@@ -16,6 +16,7 @@ from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.parcels import Packer
+from formation_p2p.assembly import UserEffect
 from formation_p2p.content.arrivals import Arrivals
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.content.store import BlobStore
@@ -41,7 +42,7 @@ from formation_p2p.machine.hardware import Hardware, probe
 from formation_p2p.machine.home import Home
 from formation_p2p.machine.pythons import interpreters
 from formation_p2p.observe.observability import Observability
-from formation_p2p.peer.core.effects import MemberMet, UserEffect
+from formation_p2p.peer.core.effects import MemberMet
 from formation_p2p.peer.core.events import Serve
 from formation_p2p.peer.runtime import Runtime
 from formation_p2p.peer.runtime_config import RuntimeConfig

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from formation_p2p.assembly import UserEffect
 from formation_p2p.content.job_data import JobData
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEnded, TaskEnd
-from formation_p2p.peer.core.effects import RejectRequest, UserEffect
+from formation_p2p.peer.core.effects import RejectRequest
 from formation_p2p.workload.core.parcel import LARGE_BYTES, Parcel
 from formation_p2p.workload.core.private_blob import PrivateBlob
 

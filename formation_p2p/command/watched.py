@@ -15,6 +15,7 @@ from rich.text import Text
 
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.node import Node
+from formation_p2p.assembly import PeerEffect, PeerEvent
 from formation_p2p.command.tables import console
 from formation_p2p.command.words import one_line, printable, put
 from formation_p2p.core.effects import Moment
@@ -26,8 +27,7 @@ from formation_p2p.machine.clock import moment
 from formation_p2p.machine.core.environment import packages_of
 from formation_p2p.machine.names import named
 from formation_p2p.observe.status_json import with_names
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import Joined, PeerEvent
+from formation_p2p.peer.core.events import Joined
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome
 from formation_p2p.workload.core.process import ProcessSpec

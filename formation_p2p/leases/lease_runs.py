@@ -9,23 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.drivers.core.effects import (
     Continue,
     Execute,
     FreeResults,
     GoOnPrinting,
-    JoinGang,
     Kill,
     Pause,
     RunEffect,
 )
 from formation_p2p.drivers.driver import Driver, LeaseDriver
+from formation_p2p.features.gangs.core.events import JoinGang, UsageMeasured
 from formation_p2p.features.gangs.host.leases import LeaseGangs
 from formation_p2p.features.gangs.host.usage import UsageReports
 from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.leases.core.session import Fence, Fenced
 from formation_p2p.leases.lease_run import LeaseRun
-from formation_p2p.peer.core.events import PeerEvent, UsageMeasured
 
 if TYPE_CHECKING:
     from formation_p2p.content.private import PrivateExchange
@@ -74,7 +74,7 @@ class LeaseRuns:
             since_unix_s = self.gangs.since_unix_s(lease_id)
             yield HostedMember(joined, since_unix_s, self._reports.last.get(lease_id))
 
-    def perform(self, effect: RunEffect | Fence) -> None:
+    def perform(self, effect: RunEffect | Fence | JoinGang) -> None:
         lease_id = effect.lease_id
         run = self._runs.get(lease_id)
         match effect:

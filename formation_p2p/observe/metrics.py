@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.drivers.core.effects import ExecutionSaved, ExecutionsEnded
 from formation_p2p.features.gangs.core.status import GangStatus, MemberState
@@ -28,7 +29,7 @@ from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.session import Received, Send
 from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.machine.clock import moment
-from formation_p2p.peer.core.events import PeerEvent, Submit
+from formation_p2p.peer.core.events import Submit
 from formation_p2p.peer.shell import Shell
 from formation_p2p.reach.core.paths import Path
 from formation_p2p.reach.core.reached import Way
@@ -276,7 +277,7 @@ def _seen(shell: Shell) -> Iterator[Metric]:
     yield _counters("quorum_copies", "Copies of this node's tasks with a quorum.", copies)
     for name, help_text, value in gauges:
         yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
-    yield from gang_metrics(status.gangs, sum(1 for _ in shell.leases.hosted()))
+    yield from gang_metrics(shell.peer.gangs.status(), sum(1 for _ in shell.leases.hosted()))
     if (relaying := shell.relaying) is not None:
         yield from _relayed(relaying)
     ways = {way.value: int(way is shell.reached.way) for way in Way}

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import trio
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
@@ -29,7 +30,7 @@ from formation_p2p.machine.clock import moment
 from formation_p2p.machine.names import name_of
 from formation_p2p.observe import status_json
 from formation_p2p.peer.core.effects import Explained
-from formation_p2p.peer.core.events import Explain, PeerEvent, Resume, Submit
+from formation_p2p.peer.core.events import Explain, Resume, Submit
 from formation_p2p.peer.shell import Shell
 from formation_p2p.reach.reach_in_words import reach_in_json
 from formation_p2p.rpc.node_socket import Method

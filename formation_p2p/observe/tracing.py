@@ -29,6 +29,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import LocalError
 from formation_p2p.jobs.core.job import Job
@@ -36,7 +37,7 @@ from formation_p2p.jobs.core.job_events import EmitJobEvent, ForgetLease, JobEnd
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.session import Received, Send
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.events import PeerEvent, Submit
+from formation_p2p.peer.core.events import Submit
 from formation_p2p.workload.core.outcome import Ended, Failed
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
 
+from formation_p2p.assembly import PeerEffect, PeerEvent, UserEffect
 from formation_p2p.content.files import NoRoom
 from formation_p2p.content.places import Places
 from formation_p2p.core.effects import Contact
@@ -54,16 +55,8 @@ from formation_p2p.leases.lease_runs import LeaseRuns
 from formation_p2p.machine.names import named
 from formation_p2p.peer.core.charter_news import CharterAdopted, CharterSpread
 from formation_p2p.peer.core.edge_link import MeasureRate
-from formation_p2p.peer.core.effects import (
-    Explained,
-    Left,
-    MemberMet,
-    PeerEffect,
-    RejectRequest,
-    UserEffect,
-    Vacated,
-)
-from formation_p2p.peer.core.events import PeerEvent, RateMeasured
+from formation_p2p.peer.core.effects import Explained, Left, MemberMet, RejectRequest, Vacated
+from formation_p2p.peer.core.events import RateMeasured
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.reach.shut_warning import ShutWarning
 from formation_p2p.state.journal import Journal

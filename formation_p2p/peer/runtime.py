@@ -14,9 +14,9 @@ from typing import Final
 
 import trio
 
+from formation_p2p.assembly import UserEffect
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.machine.descriptors import raise_descriptor_limit
-from formation_p2p.peer.core.effects import UserEffect
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.peer.shell import LEAVE_S, Shell
 from formation_p2p.reach.circuit_settings import CircuitSettings

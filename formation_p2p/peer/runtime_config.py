@@ -6,14 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS, PeerEffect, PeerEvent, PeerParameters
 from formation_p2p.content.arrivals import Arrivals
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import Identity
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.reach.circuit_settings import RelaySettings
 from formation_p2p.reach.remembered import RememberedPeers
 from formation_p2p.state.journal import Journal

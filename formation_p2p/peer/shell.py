@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from formation_p2p.assembly import Peer, PeerEvent, UserEffect
 from formation_p2p.content.core.delegation import Delegation
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
@@ -35,9 +36,7 @@ from formation_p2p.net.protocols.rate import PROTOCOL as RATE_PROTOCOL
 from formation_p2p.net.protocols.rate import RateServer
 from formation_p2p.peer.core import events
 from formation_p2p.peer.core.charter_news import CharterSpread
-from formation_p2p.peer.core.effects import RejectRequest, UserEffect, is_of_record
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.effects import RejectRequest, is_of_record
 from formation_p2p.peer.performer import Performer
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.reach.core.paths import Path, Rate, RoundTrip

@@ -10,10 +10,10 @@ from typing import Final
 
 import trio
 
+from formation_p2p.assembly import Peer
 from formation_p2p.core.errors import BadRecord, LocalError
 from formation_p2p.machine.folders import write_durably
 from formation_p2p.peer.core.events import OfferCharter
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.signed_charter import (
     MAX_CHARTER_BYTES,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from formation_p2p.assembly import Peer
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.features.quotas.core.quota_account import SavedAccount
 from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
@@ -22,7 +23,6 @@ from formation_p2p.features.services.core.signed_spec import SignedSpec, read_sp
 from formation_p2p.features.services.core.spec import MAX_SERVICES
 from formation_p2p.leases.core.messages import SliceRow
 from formation_p2p.peer.core.events import Recalled
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.state.sqlite import STORED_EVERY_S, Schema, WriteBehind, state_errors
 from formation_p2p.trust.core.quota import Used
 

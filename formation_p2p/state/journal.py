@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from formation_p2p.assembly import PeerEffect
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.jobs.core import job_events
-from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.state.state import State
 from formation_p2p.workload.core.content import Content
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import StateError
 from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent
-from formation_p2p.peer.core.events import PeerEvent, Resume, Submit
+from formation_p2p.peer.core.events import Resume, Submit
 from formation_p2p.state import sqlite
 from formation_p2p.state.sqlite import Schema
 from formation_p2p.workload.core.memory_estimate import (

@@ -8,10 +8,10 @@ from typing import Final
 
 import trio
 
+from formation_p2p.assembly import Peer
 from formation_p2p.core.errors import FormationError
 from formation_p2p.machine.home import Home
 from formation_p2p.peer.core.events import Issue
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.trust.core.grants import GrantTerms, read_grant
 from formation_p2p.trust.core.network import Network
 

@@ -12,12 +12,12 @@ import random
 from dataclasses import replace
 from typing import Any, Final
 
+from formation_p2p.assembly import Peer
 from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.identity import Identity
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.events import OfferCharter
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.root_keys import KeySet

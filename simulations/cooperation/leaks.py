@@ -14,6 +14,7 @@ import hashlib
 import random
 from typing import Any, Final
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.drivers.core.effects import ExecutionSaved
 from formation_p2p.jobs.core.fetch import CopyOutputs, SpreadCheckpoint
@@ -22,9 +23,7 @@ from formation_p2p.jobs.core.job_events import TaskSucceeded
 from formation_p2p.leases.core.messages import Dispatch
 from formation_p2p.leases.core.session import Send
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import OfferCharter, PeerEvent
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.events import OfferCharter
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.trust.core.charter import Region
 from formation_p2p.trust.core.grants import Rights

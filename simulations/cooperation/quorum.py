@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from formation_p2p.assembly import Peer
 from formation_p2p.core.identity import Identity
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import TaskDisagreed, TaskPlaced, TaskSucceeded
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.trust.core.grants import Rights, bind, issue
 from formation_p2p.trust.core.network import Network

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEnded
 from formation_p2p.leases.core.messages import (
@@ -25,9 +26,6 @@ from formation_p2p.leases.core.messages import (
 )
 from formation_p2p.leases.core.session import Received
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.trust.core.grants import Rights, read_grant
 from formation_p2p.trust.core.quota import Quota
 from formation_p2p.workload.core.outcome import Succeeded

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.assembly import PeerEffect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job import Job
@@ -24,7 +25,6 @@ from formation_p2p.jobs.core.saved import (
     with_outputs,
 )
 from formation_p2p.jobs.core.task_run import TaskState
-from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.checkpoint import Checkpoint
 

@@ -19,7 +19,7 @@ from formation_p2p.workload.core.large_result import (
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:
-    from formation_p2p.peer.core.events import PeerEvent
+    from formation_p2p.assembly import PeerEvent
     from simulations.simulator.world import World
 
 # An attempt that ends sooner is never said to have begun.

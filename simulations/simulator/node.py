@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from formation_p2p.assembly import PeerEffect, PeerEvent
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity
 from formation_p2p.dht.core.kademlia import Kademlia
-from formation_p2p.drivers.core.effects import JoinGang
-from formation_p2p.features.gangs.core.events import EndGang, FormGang, GangEvent
+from formation_p2p.features.gangs.core.events import EndGang, FormGang, GangEvent, JoinGang
 from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.features.services.core.events import ServiceAnswer, ServiceEvent
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEvent
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.charter_news import CharterEffect
-from formation_p2p.peer.core.effects import Explained, MemberMet, PeerEffect, RejectRequest
-from formation_p2p.peer.core.events import CancelJob, Explain, Leave, PeerEvent, Submit
+from formation_p2p.peer.core.effects import Explained, MemberMet, RejectRequest
+from formation_p2p.peer.core.events import CancelJob, Explain, Leave, Submit
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core.profile import SignedProfile
 from formation_p2p.trust.core.admission import Charged, Tolerated

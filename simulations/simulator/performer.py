@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
+from formation_p2p.assembly import PeerEffect
 from formation_p2p.core.effects import Contact
 from formation_p2p.dht.core import codec, rpc
 from formation_p2p.dht.core import messages as kad
@@ -20,11 +21,10 @@ from formation_p2p.drivers.core.effects import (
     Execute,
     FreeResults,
     GoOnPrinting,
-    JoinGang,
     Kill,
     Pause,
 )
-from formation_p2p.features.gangs.core.events import EmitGangEvent, OwnRoster
+from formation_p2p.features.gangs.core.events import EmitGangEvent, JoinGang, OwnRoster
 from formation_p2p.features.services.core.events import (
     EmitServiceEvent,
     ServicesRead,
@@ -54,7 +54,6 @@ from formation_p2p.peer.core.effects import (
     Explained,
     Left,
     MemberMet,
-    PeerEffect,
     RejectRequest,
     Vacated,
     is_of_record,

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS, Peer, PeerEffect, PeerEvent, PeerParameters
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.units import GIB
@@ -32,10 +33,7 @@ from formation_p2p.dht.core import messages as kad
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.session import Received, Undelivered
 from formation_p2p.machine.core.capability import Capability
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import Joined, PeerEvent, Serve, Tick
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.events import Joined, Serve, Tick
 from formation_p2p.trust.core.grants import Rights, issue
 from formation_p2p.trust.core.network import Network
 from formation_p2p.workload.core.outcome import Succeeded

@@ -23,11 +23,11 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import MIB
 from formation_p2p.drivers.bubblewrap import Bubblewrap, NoSandbox
-from formation_p2p.drivers.core.effects import JoinGang
 from formation_p2p.drivers.lent import Lent
 from formation_p2p.drivers.machine import Machine
 from formation_p2p.drivers.process import ProcessDriver
 from formation_p2p.drivers.python import PythonDriver
+from formation_p2p.features.gangs.core.events import JoinGang
 from formation_p2p.features.gangs.host.place import MemberPlace
 from formation_p2p.leases.core.roster import Roster
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded

@@ -19,6 +19,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
@@ -29,7 +30,7 @@ from formation_p2p.net.identify import PUSH_PROTOCOL
 from formation_p2p.net.transport.addresses import TcpAddress
 from formation_p2p.net.transport.interfaces import Ip, all_ips, lasting, watch
 from formation_p2p.net.transport.stream import MuxedStream
-from formation_p2p.peer.core.events import AddressesChanged, PeerEvent
+from formation_p2p.peer.core.events import AddressesChanged
 from formation_p2p.peer.performer import DhtRequests
 from formation_p2p.reach.moves import Moves
 from tests.support.loopback import tcp

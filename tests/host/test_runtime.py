@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from formation_p2p.assembly import Peer, PeerEvent
 from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, NodeClosed
@@ -19,8 +20,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.leases.core.session import Undelivered
 from formation_p2p.machine.claim import Claim, claim
 from formation_p2p.machine.home import Home
-from formation_p2p.peer.core.events import PeerEvent, Tick
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.events import Tick
 from formation_p2p.peer.runtime import Runtime
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.peer.shell import Shell

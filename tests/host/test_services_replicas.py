@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import MIB
 from formation_p2p.drivers.machine import Machine
@@ -34,7 +35,6 @@ from formation_p2p.features.services.core.spec import (
 from formation_p2p.features.services.host.log_file import log_of
 from formation_p2p.features.services.host.replicas import Replicas
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.events import PeerEvent
 from tests.support.drivers_world import bare_machine, holds_nothing, within
 from tests.support.waiting import told_by, until
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from formation_p2p.assembly import PeerEffect
 from formation_p2p.core.errors import StateError
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskEnd
-from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.state import wal
 from formation_p2p.state.journal import Journal
 from formation_p2p.state.sqlite import MAX_WAL_PAGES

@@ -17,6 +17,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from formation_p2p.assembly import PeerEffect
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.units import KIB
@@ -30,7 +31,6 @@ from formation_p2p.jobs.core.job_events import (
 )
 from formation_p2p.leases.core.messages import ResultAck
 from formation_p2p.leases.core.session import Send
-from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.state.journal import Journal, JournalParameters
 from formation_p2p.state.state import Retention, State
 from formation_p2p.workload.core.checkpoint import Checkpoint, inline

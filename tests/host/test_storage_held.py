@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import trio
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.errors import StateError
 from formation_p2p.features.quotas.core.quota_account import SavedAccount
 from formation_p2p.features.services.core.events import Had
 from formation_p2p.features.services.core.shelf import Catalog
 from formation_p2p.features.services.core.signed_spec import SignedSpec
 from formation_p2p.leases.core.messages import SliceRow
-from formation_p2p.peer.core.events import PeerEvent, Recalled
+from formation_p2p.peer.core.events import Recalled
 from formation_p2p.state.held import AGAIN_ROUNDS, MAX_SPECS, HeldFile
 from formation_p2p.trust.core.quota import Used
 from tests.support.services_world import ECHO, granted, person, sealed

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.units import MIB
 from formation_p2p.drivers.machine import Machine
@@ -29,7 +30,6 @@ from formation_p2p.features.services.host.log_file import LogFile
 from formation_p2p.features.services.host.reads import ServiceReads
 from formation_p2p.features.services.host.stream import ServiceStream
 from formation_p2p.features.services.host.tending import MAX_PEER_STREAMS, Tending
-from formation_p2p.peer.core.events import PeerEvent
 from formation_p2p.secrets.store import Secrets
 from formation_p2p.trust.core.grants import Right
 from formation_p2p.workload.core.blob import Blob

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
 from formation_p2p.core.effects import Moment
 from formation_p2p.jobs.core.job_events import (
     EmitJobEvent,
@@ -19,9 +20,8 @@ from formation_p2p.leases.core.lessor import Lessor
 from formation_p2p.leases.core.messages import Release, ResultAck, TasksEnded
 from formation_p2p.leases.core.session import Fence, Fenced, Received, Send
 from formation_p2p.machine.core.fits import Ledger
-from formation_p2p.peer.core.effects import PeerEffect, is_of_record
-from formation_p2p.peer.core.events import PeerEvent, Submit
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.effects import is_of_record
+from formation_p2p.peer.core.events import Submit
 from formation_p2p.workload.core.outcome import Succeeded
 from simulations import chaos
 from simulations.simulator import performer

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Unpack
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.placement.core.task_options import PlacementKwargs
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.outcome import Outcome, Succeeded

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Self
 
+from formation_p2p.assembly import PeerParameters
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.dht.core.rpc import SendRequest
@@ -20,7 +21,6 @@ from formation_p2p.features.services.core.events import (
 from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.features.services.core.signed_spec import SignedSpec, seal_spec
 from formation_p2p.features.services.core.spec import Program, Replicas, ServiceSpec, WorkerType
-from formation_p2p.peer.core.parameters import PeerParameters
 from formation_p2p.trust.core.grants import Rights, issue
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S, LATENCY_S, World

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, Unpack
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS, Peer, PeerParameters
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.refusals import Denied
@@ -27,8 +28,6 @@ from formation_p2p.leases.core.messages import WorkMessage
 from formation_p2p.leases.core.session import Send, Undelivered
 from formation_p2p.machine.core.capability import Capability, Capacity, idle
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.peer.core.worker import Worker
 from formation_p2p.placement.core.candidate import Candidate
 from formation_p2p.placement.core.task_options import (

@@ -20,6 +20,7 @@ from formation_p2p.core.refusals import (
     Preempted,
     Unbuildable,
 )
+from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
 from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.messages import (
@@ -38,7 +39,6 @@ from formation_p2p.leases.core.messages import (
     Commit,
     CommitRefused,
     Dispatch,
-    Enlist,
     GrantIssued,
     GrantRefused,
     HandWant,
@@ -53,7 +53,6 @@ from formation_p2p.leases.core.messages import (
     Release,
     Renew,
     Renewed,
-    ReportUsage,
     RequestRefused,
     ResultAck,
     SliceAnswer,

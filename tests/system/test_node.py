@@ -41,6 +41,7 @@ from formation_p2p import (
 from formation_p2p.api.bridge import Bridge, Call
 from formation_p2p.api.job import MAX_UNREAD
 from formation_p2p.api.lifecycle import Lifecycle
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.discovery.core.finder import Finder
@@ -49,7 +50,7 @@ from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent, TaskSaved
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.machine.home import host_name
 from formation_p2p.peer.core.effects import Left, RejectRequest
-from formation_p2p.peer.core.events import OutputSeen, PeerEvent
+from formation_p2p.peer.core.events import OutputSeen
 from formation_p2p.peer.shell import Shell
 from formation_p2p.workload.core.checkpoint import Checkpoint, inline
 from formation_p2p.workload.core.work import Task

@@ -32,12 +32,12 @@ from formation_p2p import (
 )
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.mapped import Mapped
+from formation_p2p.assembly import PeerParameters
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, StateError
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.parameters import DispatchParameters
-from formation_p2p.peer.core.parameters import PeerParameters
 from formation_p2p.peer.runtime import Runtime
 from formation_p2p.peer.shell import Shell
 from formation_p2p.state.journal import Journal, JournalParameters

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import PeerParameters
 from formation_p2p.jobs.core.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.held import HeldResources
@@ -15,7 +16,6 @@ from formation_p2p.leases.core.lessee import Lessee
 from formation_p2p.leases.core.round import MAX_CALLS
 from formation_p2p.leases.core.session import Received, Send
 from formation_p2p.peer.core.events import Submit
-from formation_p2p.peer.core.parameters import PeerParameters
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.trust.core.experience import Experience
 from formation_p2p.wants.core.caller import Caller

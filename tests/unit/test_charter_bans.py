@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.features.gangs.core.events import GangFormed, MemberReplaced
+from formation_p2p.features.gangs.core.messages import Enlist
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.leases.core.messages import Enlist
 from formation_p2p.leases.core.tunnel import TunnelRefusal, opening, refused
 from formation_p2p.peer.core.events import OfferCharter
 from simulations.simulator.node import SimNode

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import PeerEffect, PeerEvent
 from formation_p2p.command.watched import Watch, WorkBegan, WorkEnded, WorkEvent, WorkLog
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.drivers.core.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.leases.core.session import Fence
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import Joined, PeerEvent, Tick
+from formation_p2p.peer.core.events import Joined, Tick
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.process import ProcessSpec

@@ -8,6 +8,7 @@ from dataclasses import replace
 import cbor2
 import pytest
 
+from formation_p2p.assembly import PeerEffect, PeerEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.refusals import Leaving
@@ -23,8 +24,7 @@ from formation_p2p.jobs.core.fetch import (
 from formation_p2p.jobs.core.job_events import JobEnded, TaskSaved, TaskSucceeded
 from formation_p2p.leases.core.messages import Notice, TaskCheckpoint
 from formation_p2p.leases.core.session import Received
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent, Vacate
+from formation_p2p.peer.core.events import Vacate
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.checkpoint import (
     MAX_CHECKPOINT_BYTES,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS, PeerEffect, PeerEvent
 from formation_p2p.core.units import MIB
 from formation_p2p.jobs.core.fetch import FetchResult, ResultLost, StopFetch
 from formation_p2p.jobs.core.job_events import (
@@ -20,9 +21,6 @@ from formation_p2p.jobs.core.job_events import (
 from formation_p2p.jobs.core.parameters import DispatchParameters
 from formation_p2p.leases.core.messages import ResultAck, TasksEnded
 from formation_p2p.leases.core.session import Received
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.parcel import Parcel
 from simulations.simulator.executor import Running

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import PeerParameters
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import distance
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving, Preempted, Silent
@@ -49,7 +50,6 @@ from formation_p2p.leases.core.messages import (
 from formation_p2p.leases.core.session import Received, Undelivered
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.events import OutputSeen
-from formation_p2p.peer.core.parameters import PeerParameters
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.code_bundle import Code
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS
 from formation_p2p.jobs.core.job_events import TaskRecalled, TaskRetried, TaskSucceeded
 from formation_p2p.leases.core.lessee import LeaseYields
 from formation_p2p.leases.core.messages import LeaseEnded, Release, Renewed
 from formation_p2p.leases.core.parameters import LeaseParameters
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.events import Explain
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.trust.core.grants import Rights
 from formation_p2p.trust.core.shares import ShareStatus

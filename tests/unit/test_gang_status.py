@@ -6,20 +6,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from formation_p2p.features.gangs.core.events import MemberReplaced
+from formation_p2p.features.gangs.core.events import MemberReplaced, UsageMeasured
 from formation_p2p.features.gangs.core.gang import GangState
 from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.features.gangs.core.status import GangStatus, MemberState
 from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.observe.metrics import gang_metrics
-from formation_p2p.peer.core.events import UsageMeasured
-from tests.support.stories import at, peer_of
+from tests.support.stories import peer_of
 from tests.unit.test_gang_world import GANG, NEEDS, Gangs
 
 
 def told(gangs: Gangs) -> tuple[GangStatus, ...]:
-    return peer_of(gangs.bob).status(at(gangs.world.now_s)).gangs
+    return peer_of(gangs.bob).gangs.status()
 
 
 def states(gangs: Gangs) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, overload
 
 import pytest
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS, Peer, PeerParameters
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
@@ -29,7 +30,9 @@ from formation_p2p.features.gangs.core.events import (
     MemberReplaced,
     MemberUsed,
     ResizeGang,
+    UsageMeasured,
 )
+from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
 from formation_p2p.features.gangs.core.parameters import GangParameters
 from formation_p2p.features.gangs.core.spec import GangSpec, OnLoss
 from formation_p2p.jobs.core.job import Job
@@ -40,9 +43,7 @@ from formation_p2p.leases.core.roster import Member, Roster
 from formation_p2p.leases.core.session import Disconnected, Received
 from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.events import Measured, UsageMeasured
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.events import Measured
 from formation_p2p.peer.core.worker import Worker
 from formation_p2p.placement.core.names import parse_policy
 from formation_p2p.placement.core.task_options import TaskOptions
@@ -177,8 +178,8 @@ def test_nothing_runs_before_all_are_leased_and_told() -> None:
     by_rank = [member.peer_id for member in formed.members]
     assert placed == {f"job/{n}": by_rank[rank] for n, rank in enumerate((0, 1, 2, 1))}
     assert sum(isinstance(e, TaskSucceeded) for e in gangs.bob.reported) == 4
-    assert max(gangs.sent(work.Leased)) < min(gangs.sent(work.Enlist))
-    assert max(gangs.sent(work.Enlist)) < min(gangs.sent(work.Dispatch))
+    assert max(gangs.sent(work.Leased)) < min(gangs.sent(Enlist))
+    assert max(gangs.sent(Enlist)) < min(gangs.sent(work.Dispatch))
     gangs.world.elapse(60)
     assert len(gangs.rosters()) == 3  # and kept
     gangs.bob.close(GANG)
@@ -425,10 +426,10 @@ def test_specifications_are_checked(needs: tuple[Requirements, ...]) -> None:
 def test_a_member_that_went_silent_is_told_again() -> None:
     gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2), 2)
     member = gangs.of(gangs.formed().members[0].peer_id)
-    before = len(gangs.sent(work.Enlist))
+    before = len(gangs.sent(Enlist))
     gangs.world.deliver(gangs.bob, Disconnected(member.identity.peer_id))
     gangs.world.elapse(1)
-    assert len(gangs.sent(work.Enlist)) == before + 1
+    assert len(gangs.sent(Enlist)) == before + 1
     assert len(gangs.events()) == 1
 
 
@@ -446,10 +447,10 @@ def test_a_roster_counts_only_of_ones_own_gang_with_the_lease_that_it_is_told_un
         replace(own, members=(replace(there, fence=first.fence + 1),)),
         replace(own, members=(replace(there, contact=bob),)),
     ):
-        enlist = work.Enlist(first.lease_id, first.fence, 0, roster)
+        enlist = Enlist(first.lease_id, first.fence, 0, roster)
         gangs.world.deliver(node, Received(bob, enlist))
     assert gangs.rosters() == before
-    gangs.world.deliver(node, Received(bob, work.Enlist(first.lease_id, first.fence, 0, own)))
+    gangs.world.deliver(node, Received(bob, Enlist(first.lease_id, first.fence, 0, own)))
     assert gangs.rosters()[node.name] == (0, 99, (0,))
 
 
@@ -527,7 +528,7 @@ def test_what_members_use_reaches_the_owner_of_their_leases_alone() -> None:
         x for x in gangs.workers.values() if x.contact.peer_id == formed.members[0].peer_id
     )
     usage = LeaseUsage(formed.members[1].lease_id, formed.members[1].fence, 1, 1)
-    report = Received(other.contact, work.ReportUsage((usage,)))
+    report = Received(other.contact, ReportUsage((usage,)))
     gangs.world.deliver(gangs.bob, report)
     gangs.world.deliver(gangs.bob, UsageMeasured((usage,)))
     gangs.world.elapse(1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from formation_p2p.assembly import PeerEffect
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.drivers.core.effects import ExecutionSaved
 from formation_p2p.jobs.core.fetch import DropCheckpoints, KeepCheckpoint, SpreadCheckpoint
 from formation_p2p.jobs.core.job_events import TaskSaved
-from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.checkpoint import MAX_INLINE_BYTES, Checkpoint, inline
 from formation_p2p.workload.core.outcome import Outcome, Succeeded

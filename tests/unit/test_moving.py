@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.refusals import Denied, GivingWay, Leaving, Preempted
 from formation_p2p.core.units import GIB
@@ -45,7 +46,7 @@ from formation_p2p.leases.core.messages import (
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
 from formation_p2p.leases.core.session import Received, Send
 from formation_p2p.machine.core.capability import Capability
-from formation_p2p.peer.core.events import MoveTask, PeerEvent, Reopen, Vacate
+from formation_p2p.peer.core.events import MoveTask, Reopen, Vacate
 from formation_p2p.trust.core.admission import AdmissionController
 from formation_p2p.trust.core.experience import Experience
 from formation_p2p.trust.core.membership import Membership

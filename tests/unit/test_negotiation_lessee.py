@@ -24,6 +24,7 @@ from formation_p2p.core.refusals import (
     TooDear,
 )
 from formation_p2p.core.units import GIB
+from formation_p2p.features.gangs.core.messages import Enlist
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.held_lease import TRANSITIONS, HeldLease, HeldState
 from formation_p2p.leases.core.lessee import (
@@ -37,7 +38,6 @@ from formation_p2p.leases.core.lessee import (
 from formation_p2p.leases.core.messages import (
     Commit,
     CommitRefused,
-    Enlist,
     Leased,
     LeaseEnded,
     Offer,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.assembly import PeerMessage
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.refusals import (
     Busy,
@@ -41,6 +42,7 @@ from formation_p2p.leases.core.messages import (
     CommitRefused,
     Dispatch,
     HandWant,
+    KernelMessage,
     Leased,
     LeaseEnded,
     LeaveWant,
@@ -59,7 +61,6 @@ from formation_p2p.leases.core.messages import (
     ToLessee,
     ToListener,
     ToMember,
-    ToOwner,
     ToPeer,
     ToScheduler,
     ToWorker,
@@ -328,7 +329,7 @@ def test_of_a_denial_that_is_too_long_the_beginning_travels(retry_ms: int | None
 
 def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
     """None of it depends on what was dispatched, or has ended, before."""
-    urgent = {kind for kind in WorkMessage.__args__ if is_urgent(kind.__new__(kind))}
+    urgent = {kind for kind in PeerMessage.__args__ if is_urgent(kind.__new__(kind))}
     assert urgent == {
         PlacementRequest,
         Offer,
@@ -349,8 +350,8 @@ def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
 
 def test_each_message_has_one_receiver() -> None:
     receivers = (ToWorker, ToLessee, ToScheduler, ToPeer, ToMember, ToListener, ToHolder)
-    kinds = [ToOwner, SliceAnswer, *(kind for receiver in receivers for kind in receiver.__args__)]
-    assert sorted(map(id, kinds)) == sorted(map(id, WorkMessage.__args__))
+    kinds = [SliceAnswer, *(kind for receiver in receivers for kind in receiver.__args__)]
+    assert sorted(map(id, kinds)) == sorted(map(id, KernelMessage.__args__))
 
 
 def test_a_number_names_one_message() -> None:

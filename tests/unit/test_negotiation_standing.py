@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.refusals import Busy, Denied, GivingWay, Infeasible, Preempted, TooDear
@@ -34,9 +35,6 @@ from formation_p2p.leases.core.session import Fence, Received
 from formation_p2p.machine.core.capability import Capability
 from formation_p2p.machine.core.gpu import Gpu
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.trust.core.admission import AdmissionController
 from formation_p2p.trust.core.grants import Rights, bind, issue
 from formation_p2p.trust.core.membership import Membership

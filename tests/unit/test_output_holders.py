@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import PeerEffect, PeerEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import key_of_peer
@@ -16,8 +17,7 @@ from formation_p2p.jobs.core.fetch import CopyOutputs, StopFetch
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEnded, TaskPlaced, TaskReopened, TaskSucceeded
 from formation_p2p.jobs.core.output_holders import AGAIN_S, MAX_ASKED, RENEWED_S
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent, Resume, Vacate
+from formation_p2p.peer.core.events import Resume, Vacate
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.trust.core.grants import Rights
 from formation_p2p.workload.core.blob import Blob

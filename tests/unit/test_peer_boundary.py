@@ -14,13 +14,14 @@ import pytest
 
 from formation_p2p import core
 from formation_p2p.api import bridge
+from formation_p2p.assembly import PeerEffect, PeerEvent, PeerMessage, UserEffect
 from formation_p2p.core.effects import Effect
+from formation_p2p.leases.core.messages import WORK
+from formation_p2p.leases.core.session import Disconnected, Received, Undelivered
 from formation_p2p.peer import performer as host_performer
-from formation_p2p.peer.core import peer
-from formation_p2p.peer.core.effects import PeerEffect, UserEffect
-from formation_p2p.peer.core.events import PeerEvent, WorkerReport
 from formation_p2p.reach.core.reservations import ReservationEffect
 from simulations.simulator import performer
+from tests.support.stories import peer_of, town
 
 
 def names_of(union: object) -> set[str]:
@@ -86,9 +87,12 @@ def test_each_driver_performs_every_effect(
     assert cases_of(module, function, "effect") == names_of(union)
 
 
-def test_a_peer_handles_every_event() -> None:
-    of_worker = names_of(WorkerReport)  # which it is handed before the others are told apart
-    assert cases_of(peer, "_dispatch", "event") | of_worker == names_of(PeerEvent)
+def test_exactly_one_part_handles_each_event_and_reads_each_message() -> None:
+    table = peer_of(town(alice=1).nodes["alice"]).table  # which no two parts can claim one of
+    told_to_all = {Received, Undelivered, Disconnected}
+    assert table.handles.keys() | told_to_all == set(typing.get_args(PeerEvent))
+    assert table.reads.keys() == set(typing.get_args(PeerMessage))
+    assert WORK.messages == table.reads.keys()
 
 
 def test_what_is_for_the_person_is_part_of_what_a_peer_asks_for() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.assembly import PeerMessage
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.jobs.core.job_events import TaskSucceeded
 from formation_p2p.leases.core.gang_usage import LeaseUsage
@@ -226,7 +227,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "more": True,
         "reports": (LeaseUsage(lease_id, fence, 1, 1),),
     }
-    kinds = WorkMessage.__args__
+    kinds = PeerMessage.__args__
     return [kind(**{each.name: values[each.name] for each in fields(kind)}) for kind in kinds]
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS, Peer, PeerParameters
 from formation_p2p.core.errors import InvariantBroken
 from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
 from formation_p2p.dht.core.messages import PutValue
@@ -64,8 +65,6 @@ from formation_p2p.peer.core.events import (
     Submit,
     Tick,
 )
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.workload.core.scope import Scope, ScopeShares
 from simulations.simulator.node import SimNode

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from formation_p2p.assembly import Peer, PeerParameters
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.jobs.core.job_events import (
     Attempt,
@@ -35,8 +36,6 @@ from formation_p2p.leases.core.session import Received
 from formation_p2p.machine.core.capability import idle
 from formation_p2p.peer.core.effects import MemberMet
 from formation_p2p.peer.core.events import Resume
-from formation_p2p.peer.core.parameters import PeerParameters
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.peer.core.status import Status
 from formation_p2p.peer.core.story import JobTaken, Story, StoryEntry, StoryParameters, StoryStep
 from formation_p2p.placement.core.task_options import SchedulingKey

@@ -8,6 +8,7 @@ from heapq import nsmallest
 
 import pytest
 
+from formation_p2p.assembly import Peer, PeerEvent
 from formation_p2p.core.keyspace import Key, distance, key_of
 from formation_p2p.features.services.core.claim import ClaimState, SignedClaim
 from formation_p2p.features.services.core.events import (
@@ -20,8 +21,7 @@ from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.features.services.core.services import Services
 from formation_p2p.features.services.core.sight import Sight
 from formation_p2p.features.services.core.spec import Pinned, Replicas
-from formation_p2p.peer.core.events import PeerEvent, Recalled
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.events import Recalled
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.services_world import (

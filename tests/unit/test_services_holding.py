@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formation_p2p.assembly import Peer
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.dht.core.messages import PutValue
@@ -40,7 +41,6 @@ from formation_p2p.features.services.core.view import view_of
 from formation_p2p.machine.core.requirements import parse_requirements
 from formation_p2p.peer.core.edge_link import EVERY_S, EdgeLink, step_down
 from formation_p2p.peer.core.events import AddressesChanged, Measured, RateMeasured, Renewed
-from formation_p2p.peer.core.peer import Peer
 from formation_p2p.placement.core.round_trips import RoundTrips
 from formation_p2p.records.core.profile import NO_LINK, Link, open_profile
 from formation_p2p.trust.core.grants import Right, Rights, issue

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.assembly import Peer
 from formation_p2p.features.services.core.claim import Claim
 from formation_p2p.features.services.core.events import (
     ReadServices,
@@ -16,7 +17,6 @@ from formation_p2p.features.services.core.events import (
     StopServing,
 )
 from formation_p2p.machine.core.requirements import parse_requirements
-from formation_p2p.peer.core.peer import Peer
 from simulations.simulator.node import SimNode
 from tests.support.services_world import ECHO, Hamlet, wanting
 

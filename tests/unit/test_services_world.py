@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from formation_p2p.assembly import PeerParameters
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from formation_p2p.features.services.core.claim import ClaimState
 from formation_p2p.features.services.core.events import (
@@ -22,7 +23,6 @@ from formation_p2p.features.services.core.events import (
 )
 from formation_p2p.features.services.core.signed_spec import seal_spec
 from formation_p2p.features.services.core.spec import ONE, Pinned, WorkerType
-from formation_p2p.peer.core.parameters import PeerParameters
 from formation_p2p.trust.core.grants import Right, Rights
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S, World

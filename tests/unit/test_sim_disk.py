@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from formation_p2p.assembly import PeerEffect
 from formation_p2p.jobs.core.job_events import (
     Attempt,
     EmitJobEvent,
@@ -22,7 +23,6 @@ from formation_p2p.jobs.core.task_run import TaskState
 from formation_p2p.leases.core.messages import ResultAck
 from formation_p2p.leases.core.session import Send
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
 from simulations.simulator.disk import Disk
 from simulations.simulator.world import World
 from tests.support.stories import ALICE, NEEDS, job

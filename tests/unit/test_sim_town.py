@@ -6,6 +6,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
+from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, key_of_peer
 from formation_p2p.core.keyspace import distance
@@ -32,9 +33,7 @@ from formation_p2p.dht.core.rpc import (
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.leases.core.session import Undelivered
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import Explained, PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
-from formation_p2p.peer.core.peer import Peer
+from formation_p2p.peer.core.effects import Explained
 from formation_p2p.records.core.addresses import address_bytes
 from formation_p2p.workload.core.outcome import FailureKind
 from formation_p2p.workload.core.work import Task

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from formation_p2p.assembly import PeerEffect, PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core import messages as kad
@@ -28,8 +29,6 @@ from formation_p2p.jobs.core.job_events import TaskSucceeded
 from formation_p2p.leases.core.messages import PlacementRequest, Release
 from formation_p2p.leases.core.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import PeerEffect
-from formation_p2p.peer.core.events import PeerEvent
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.work import Task
 from simulations.simulator import world as world_module

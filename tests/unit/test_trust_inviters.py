@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.refusals import Denied
 from formation_p2p.jobs.core.job_events import TaskSucceeded
 from formation_p2p.peer.core.events import AskRenewal, OfferCharter
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
 from formation_p2p.records.core import codec
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.grant_form import (

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.assembly import DEFAULT_PARAMETERS
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.core.identity import PeerId
@@ -18,7 +19,6 @@ from formation_p2p.leases.core.back_off import BackOff, Fault
 from formation_p2p.leases.core.messages import AskGrant, GrantIssued, GrantRefused, pack, parse
 from formation_p2p.leases.core.session import Received, Send, Undelivered
 from formation_p2p.peer.core.events import AskRenewal, Issue, Tick
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS
 from formation_p2p.peer.core.renewal import (
     ANSWER_S,
     ISSUE_EVERY_S,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
-from formation_p2p.leases.core.roster import Roster
 from formation_p2p.leases.core.session import Send
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.workload.core.blob import Blob
@@ -86,16 +85,7 @@ class FreeResults(LeaseEffect):
     attempt_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGang(LeaseEffect):
-    """The lease is that of the gang's member with this rank, until it is fenced: let what runs
-    under it reach the other members, as the newest roster has them."""
-
-    rank: int
-    roster: Roster
-
-
-RunEffect = Execute | Kill | Pause | Continue | GoOnPrinting | FreeResults | JoinGang
+RunEffect = Execute | Kill | Pause | Continue | GoOnPrinting | FreeResults
 ExecutionEffect = RunEffect | Send
 
 

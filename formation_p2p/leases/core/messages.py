@@ -15,13 +15,12 @@ from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.features.quotas.core.quota_voucher import MAX_VOUCHER_BYTES
-from formation_p2p.leases.core.gang_usage import MAX_REPORTS, LeaseUsage
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.leases.core.outcome_kind import MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS
 from formation_p2p.leases.core.outcome_kind import OUTCOME
 from formation_p2p.leases.core.refusal_kind import REFUSAL
-from formation_p2p.leases.core.roster import MAX_MEMBERS, PEER_ID, Roster
+from formation_p2p.leases.core.roster import PEER_ID
 from formation_p2p.machine.core.bounds import MAX_MEMORY_BYTES, check_host_name
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.round_trips import MAX_RTT_US
@@ -137,12 +136,18 @@ Flag = Annotated[bool, flag()]
 Account = Annotated[str, text(_MAX_ACCOUNT_CHARS)]
 Month = Annotated[str, text(7)]  # such as 2026-11
 
-_WORK: Final[Schema[WorkMessage]] = Schema("work protocol", MAX_FRAME_BYTES)
 
-
-@_WORK.message(1, urgent=True)
 @dataclass(frozen=True, slots=True)
-class PlacementRequest:
+class WorkMessage:
+    """One message of the protocol: the kernel's are here, those of a feature in its folder."""
+
+
+WORK: Final[Schema[WorkMessage]] = Schema("work protocol", MAX_FRAME_BYTES)
+
+
+@WORK.message(1, urgent=True)
+@dataclass(frozen=True, slots=True)
+class PlacementRequest(WorkMessage):
     """Would you take work with these needs, on this grant? `request_id` is the asker's own. `near`
     is data that the work would like to find, `name` that of the asker's node. For a member of a
     gang, `others` are asked too, as far as it matters how far they are, and `ticket` is when the
@@ -158,9 +163,9 @@ class PlacementRequest:
     ticket: Count = 0
 
 
-@_WORK.message(2, urgent=True)
+@WORK.message(2, urgent=True)
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(WorkMessage):
     """Yes: this much is held softly under `lease_id` for `hold_ms`, until it is committed.
 
     `price_micro` is what it costs, in the unit of the worker's profile. `there` are the places, in
@@ -179,25 +184,25 @@ class Offer:
     profile: Annotated[bytes | None, octets(MAX_PROFILE_BYTES, trailing=True)] = None
 
 
-@_WORK.message(3, urgent=True)
+@WORK.message(3, urgent=True)
 @dataclass(frozen=True, slots=True)
-class RequestRefused:
+class RequestRefused(WorkMessage):
     request_id: Count
     refusal: Annotated[PeerRefusal, REFUSAL]
 
 
-@_WORK.message(4, urgent=True)
+@WORK.message(4, urgent=True)
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(WorkMessage):
     """With a `voucher` (quota_voucher.py) where the grant's hours are those of all workers."""
 
     lease_id: Id
     voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
 
 
-@_WORK.message(5, urgent=True)
+@WORK.message(5, urgent=True)
 @dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(WorkMessage):
     """The hold is hard for `ttl_ms` from now. `fence` grows with every lease of this worker,
     and goes with everything done under the lease (Gray and Cheriton's leases, with fencing
     tokens). `window` is how many attempts may be under way at once: dispatched, and their
@@ -209,16 +214,16 @@ class Leased:
     window: Window
 
 
-@_WORK.message(6, urgent=True)
+@WORK.message(6, urgent=True)
 @dataclass(frozen=True, slots=True)
-class CommitRefused:
+class CommitRefused(WorkMessage):
     lease_id: Id
     refusal: Annotated[PeerRefusal, REFUSAL]
 
 
-@_WORK.message(7, urgent=True)
+@WORK.message(7, urgent=True)
 @dataclass(frozen=True, slots=True)
-class Renew:
+class Renew(WorkMessage):
     """With a `grant` where the owner has another one than the lease was asked for on, and a
     `voucher` as in Commit."""
 
@@ -228,9 +233,9 @@ class Renew:
     voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
 
 
-@_WORK.message(8, urgent=True)
+@WORK.message(8, urgent=True)
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class Renewed(WorkMessage):
     """`ttl_ms` counts from the renewal, not from the old expiry. `window` is as in Leased. With
     `yields_ms` the lease gives way to an equal: what runs may end within this time, and nothing new
     is to come. Where nothing was asked for, that is all it says, and `ttl_ms` is 0."""
@@ -241,9 +246,9 @@ class Renewed:
     yields_ms: Annotated[int | None, integer(0, MAX_MS, trailing=True)] = None
 
 
-@_WORK.message(9)
+@WORK.message(9)
 @dataclass(frozen=True, slots=True)
-class LeaseEnded:
+class LeaseEnded(WorkMessage):
     """The lease has ended, and nothing runs under it: expired, unknown, preempted, or the
     worker leaves."""
 
@@ -251,9 +256,9 @@ class LeaseEnded:
     refusal: Annotated[PeerRefusal, REFUSAL]
 
 
-@_WORK.message(10, urgent=True)
+@WORK.message(10, urgent=True)
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(WorkMessage):
     """The owner needs the lease (or the offer) no longer; or it waits no more for what it was
     refused, by its `waiting_id`. An older node, which has no such lease, takes no notice."""
 
@@ -277,9 +282,9 @@ class Assignment:
     checkpoint: Annotated[Checkpoint | None, _CHECKPOINT] = None
 
 
-@_WORK.message(11)
+@WORK.message(11)
 @dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(WorkMessage):
     """Run these under the lease, in order, after what was dispatched before.
 
     `shared_blobs` are those that no Dispatch has brought under this lease yet, by number; the
@@ -295,16 +300,16 @@ class Dispatch:
     assignments: Annotated[tuple[Assignment, ...], items(record(Assignment), MAX_WINDOW)]
 
 
-@_WORK.message(12)
+@WORK.message(12)
 @dataclass(frozen=True, slots=True)
-class TaskStarted:
+class TaskStarted(WorkMessage):
     lease_id: Id
     attempt_id: Id
 
 
-@_WORK.message(13)
+@WORK.message(13)
 @dataclass(frozen=True, slots=True)
-class TaskOutput:
+class TaskOutput(WorkMessage):
     """Without data it asks for an OutputRead."""
 
     lease_id: Id
@@ -313,9 +318,9 @@ class TaskOutput:
     data: Annotated[bytes, octets(MAX_OUTPUT_BYTES)]
 
 
-@_WORK.message(32)
+@WORK.message(32)
 @dataclass(frozen=True, slots=True)
-class OutputRead:
+class OutputRead(WorkMessage):
     """Answers a TaskOutput without data, by which a worker asks whether it is to wait for a reader.
     There is one; or, with `more`, it has read all that came before. An older node, whose output is
     cut, never asks, and never answers."""
@@ -325,9 +330,9 @@ class OutputRead:
     more: Flag
 
 
-@_WORK.message(14)
+@WORK.message(14)
 @dataclass(frozen=True, slots=True)
-class TasksEnded:
+class TasksEnded(WorkMessage):
     """Kept by the worker until each is acknowledged, and sent again where it may be lost."""
 
     lease_id: Id
@@ -335,9 +340,9 @@ class TasksEnded:
     ended: Annotated[tuple[Ended, ...], items(_ENDED, MAX_WINDOW)]
 
 
-@_WORK.message(15)
+@WORK.message(15)
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(WorkMessage):
     """Stop these, where `begun` also those that have begun: with `grace_ms` these are given notice,
     and so long to save what they have. Each still ends in TasksEnded."""
 
@@ -347,26 +352,26 @@ class Cancel:
     grace_ms: Milliseconds = 0
 
 
-@_WORK.message(16)
+@WORK.message(16)
 @dataclass(frozen=True, slots=True)
-class ResultAck:
+class ResultAck(WorkMessage):
     """The scheduler has these results; the worker may forget them."""
 
     lease_id: Id
     attempt_ids: Annotated[tuple[str, ...], items(_ID, MAX_WINDOW)]
 
 
-@_WORK.message(17)
+@WORK.message(17)
 @dataclass(frozen=True, slots=True)
-class AskOpinions:
+class AskOpinions(WorkMessage):
     """What do you, and those you listen to, think of others? Asked on this grant."""
 
     grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
 
 
-@_WORK.message(18)
+@WORK.message(18)
 @dataclass(frozen=True, slots=True)
-class Opinions:
+class Opinions(WorkMessage):
     """Each signed by its author (trust/core/attestation.py)."""
 
     attestations: Annotated[
@@ -374,42 +379,31 @@ class Opinions:
     ]
 
 
-@_WORK.message(19)
+@WORK.message(19)
 @dataclass(frozen=True, slots=True)
-class AskGrant:
+class AskGrant(WorkMessage):
     """Renew this grant of mine."""
 
     grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
 
 
-@_WORK.message(20)
+@WORK.message(20)
 @dataclass(frozen=True, slots=True)
-class GrantIssued:
+class GrantIssued(WorkMessage):
     """The grant that was asked for; its asker checks it."""
 
     grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
 
 
-@_WORK.message(21)
+@WORK.message(21)
 @dataclass(frozen=True, slots=True)
-class GrantRefused:
+class GrantRefused(WorkMessage):
     refusal: Annotated[PeerRefusal, REFUSAL]
 
 
-@_WORK.message(22)
+@WORK.message(30)
 @dataclass(frozen=True, slots=True)
-class Enlist:
-    """The lease is that of a gang's member with this rank: who its members are, from now on."""
-
-    lease_id: Id
-    fence: Count
-    rank: Annotated[int, integer(0, MAX_MEMBERS - 1)]
-    roster: Annotated[Roster, record(Roster)]
-
-
-@_WORK.message(30)
-@dataclass(frozen=True, slots=True)
-class TaskCheckpoint:
+class TaskCheckpoint(WorkMessage):
     """An attempt has saved this, and I have it. Told once: the next one replaces it."""
 
     lease_id: Id
@@ -418,9 +412,9 @@ class TaskCheckpoint:
     checkpoint: Annotated[Checkpoint, custom(Checkpoint.unpack, Checkpoint.pack)]
 
 
-@_WORK.message(31)
+@WORK.message(31)
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(WorkMessage):
     """The lease ends in `ends_ms`, or sooner once it is given back, and nothing more begins under
     it. What has not begun comes back; what runs has been told to save what it has, and ends in
     TasksEnded as all do.
@@ -435,35 +429,26 @@ class Notice:
     refusal: Annotated[PeerRefusal, REFUSAL]
 
 
-@_WORK.message(23)
+@WORK.message(40, urgent=True)
 @dataclass(frozen=True, slots=True)
-class ReportUsage:
-    """What members of the receiver's gangs use, by the leases that it has of the sender. Told every
-    few seconds, and not again where it is lost."""
-
-    reports: Annotated[tuple[LeaseUsage, ...], items(record(LeaseUsage), MAX_REPORTS)]
-
-
-@_WORK.message(40, urgent=True)
-@dataclass(frozen=True, slots=True)
-class LeaveWant:
+class LeaveWant(WorkMessage):
     """Keep this want of mine (wants/core/want.py), for workers that announce themselves to
     you."""
 
     want: Annotated[bytes, octets(MAX_WANT_BYTES)]
 
 
-@_WORK.message(41, urgent=True)
+@WORK.message(41, urgent=True)
 @dataclass(frozen=True, slots=True)
-class HandWant:
+class HandWant(WorkMessage):
     """You have announced room, and this is wanted: offer it to the author, if you like."""
 
     want: Annotated[bytes, octets(MAX_WANT_BYTES)]
 
 
-@_WORK.message(42, urgent=True)
+@WORK.message(42, urgent=True)
 @dataclass(frozen=True, slots=True)
-class SpreadWant:
+class SpreadWant(WorkMessage):
     """Answer this want, if you like, and pass it on to the peers that share `depth` bits of their
     keys with yours, so that `reach` hear it, with you."""
 
@@ -472,9 +457,9 @@ class SpreadWant:
     reach: Annotated[int, integer(1, MAX_REACH)]
 
 
-@_WORK.message(50, urgent=True)
+@WORK.message(50, urgent=True)
 @dataclass(frozen=True, slots=True)
-class AskSlice:
+class AskSlice(WorkMessage):
     """Let me have used so much of this account in this month, in all: the newest `sequence` of mine
     counts. To have more than before takes a voucher of the grant's bearer."""
 
@@ -486,9 +471,9 @@ class AskSlice:
     voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
 
 
-@_WORK.message(51, urgent=True)
+@WORK.message(51, urgent=True)
 @dataclass(frozen=True, slots=True)
-class SliceAnswer:
+class SliceAnswer(WorkMessage):
     """Whether I have noted that; how much of it you could have, and how much of the account is
     handed out to all."""
 
@@ -500,9 +485,9 @@ class SliceAnswer:
     total: Annotated[Used, _USED]
 
 
-@_WORK.message(52)
+@WORK.message(52)
 @dataclass(frozen=True, slots=True)
-class AskAccount:
+class AskAccount(WorkMessage):
     """What have you noted of this account? Asked by one that is to keep it too, on this grant."""
 
     account: Account
@@ -519,9 +504,9 @@ class SliceRow:
     used: Annotated[Used, _USED]
 
 
-@_WORK.message(53)
+@WORK.message(53)
 @dataclass(frozen=True, slots=True)
-class AccountRows:
+class AccountRows(WorkMessage):
     """What I have noted of an account; `is_known` is false where I was never asked for any."""
 
     account: Account
@@ -530,41 +515,22 @@ class AccountRows:
     rows: Annotated[tuple[SliceRow, ...], items(record(SliceRow), MAX_ROWS)]
 
 
-# Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
-ToWorker = (
-    PlacementRequest
-    | Commit
-    | Renew
-    | Release
-    | Dispatch
-    | Cancel
-    | ResultAck
-    | OutputRead
-    | Enlist
-)
+# Who takes a message of the kernel. A worker has a lessor and executions, a scheduler its lessee.
+ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck | OutputRead
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
 ToScheduler = TaskStarted | TaskOutput | TasksEnded | TaskCheckpoint | Notice
-ToOwner = ReportUsage
 ToPeer = AskOpinions | Opinions
 ToMember = AskGrant | GrantIssued | GrantRefused
 ToListener = LeaveWant | HandWant | SpreadWant
 ToHolder = AskSlice | AskAccount | AccountRows
-WorkMessage = (
-    ToWorker
-    | ToLessee
-    | ToScheduler
-    | ToOwner
-    | ToPeer
-    | ToMember
-    | ToListener
-    | ToHolder
-    | SliceAnswer
+KernelMessage = (
+    ToWorker | ToLessee | ToScheduler | ToPeer | ToMember | ToListener | ToHolder | SliceAnswer
 )
 
-pack = _WORK.pack
-parse = _WORK.parse
+pack = WORK.pack
+parse = WORK.parse
 
 
 def is_urgent(message: WorkMessage) -> bool:
     """Whether it goes ahead of large frames: what keeps a lease, or comes before there is one."""
-    return type(message) in _WORK.urgent
+    return type(message) in WORK.urgent

@@ -1,7 +1,7 @@
-"""Everything that a peer asks for: the closed union of its effects.
+"""Everything that the kernel of a peer asks for: the closed union of its effects.
 
-Who drives a peer matches all of `PeerEffect` and ends in `assert_never`. What is for the person
-who uses the node it hands on as it is: that is `UserEffect`, which the API matches likewise.
+`formation_p2p/assembly.py` joins the effects of features: what drives a peer performs all of
+`PeerEffect`. What is for the person who uses the node it hands on as it is: that is `UserEffect`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core.rpc import DhtEffect
 from formation_p2p.discovery.core.trace import Trace
 from formation_p2p.drivers.core.effects import ExecutionEffect
-from formation_p2p.features.gangs.core.events import EmitGangEvent, OwnRoster
 from formation_p2p.features.services.core.events import (
     EmitServiceEvent,
     ReplicaEffect,
@@ -82,16 +81,15 @@ class MemberMet(Effect):
 WorkerEffect = (
     LessorEffect | ExecutionEffect | AdmissionEffect | ShareUsed | HoursReceived | MeasureRate
 )
-UserEffect = EmitJobEvent | EmitGangEvent | Explained | RejectRequest | EmitServiceEvent
-PeerEffect = (
+KernelUserEffect = EmitJobEvent | Explained | RejectRequest | EmitServiceEvent
+KernelEffect = (
     DhtEffect
     | SchedulerEffect
     | WorkerEffect
     | GrantEffect
     | RenewalEffect
     | CharterEffect
-    | UserEffect
-    | OwnRoster
+    | KernelUserEffect
     | ReplicaEffect
     | ServiceAnswer
     | MemberMet
@@ -102,7 +100,7 @@ PeerEffect = (
 _OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease, DropCheckpoints)
 
 
-def is_of_record(effect: PeerEffect) -> bool:
+def is_of_record(effect: Effect) -> bool:
     """Whether it tells or acknowledges something: where a scheduler keeps its state, such an effect
     is performed once it is on the disk."""
     return isinstance(effect, _OF_RECORD) or (

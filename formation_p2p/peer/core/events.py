@@ -1,4 +1,4 @@
-"""Everything that a peer is told: the closed union of its events."""
+"""Everything that the kernel of a peer is told: the closed union of its events."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.dht.core.rpc import DhtEvent
 from formation_p2p.drivers.core.effects import ExecutionEvent
-from formation_p2p.features.gangs.core.events import EndGang, FormGang, ResizeGang
 from formation_p2p.features.quotas.core.quota_account import SavedAccount
 from formation_p2p.features.services.core.events import Had, ServiceRequestEvent
 from formation_p2p.features.services.core.spec import SERVES
 from formation_p2p.jobs.core.fetch import CheckpointEvent, FetchEvent, OutputsCopied
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.saved import SavedJob, SavedLease
-from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.leases.core.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.machine.core.capability import Capability
 from formation_p2p.placement.core.task_options import SchedulingKey
@@ -228,20 +226,13 @@ class EnvironmentsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageMeasured:
-    """What the tasks of these leases use now; each is a gang member's."""
-
-    reports: tuple[LeaseUsage, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
     """`next_timeout` has passed."""
 
 
 # What a worker's shell tells of what runs.
-WorkerReport = ExecutionEvent | Fenced | UsageMeasured
-PeerEvent = (
+WorkerReport = ExecutionEvent | Fenced
+KernelEvent = (
     Joined
     | Recalled
     | AddressesChanged
@@ -254,9 +245,6 @@ PeerEvent = (
     | Submit
     | Resume
     | CancelJob
-    | FormGang
-    | EndGang
-    | ResizeGang
     | Explain
     | MoveTask
     | OutputSeen

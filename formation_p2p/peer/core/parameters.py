@@ -1,13 +1,11 @@
-"""The parameters of every protocol that a peer takes part in, in one frozen object."""
+"""The parameters of every protocol of the kernel, in one frozen object."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.features.gangs.core.parameters import GangParameters
 from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
 from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.jobs.core.parameters import DispatchParameters
@@ -18,7 +16,7 @@ from formation_p2p.wants.core.parameters import AnnounceParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerParameters:
+class KernelParameters:
     """One field for each protocol. The reason of each value stands beside it, in its own class."""
 
     dht: DhtParameters = field(default_factory=DhtParameters)
@@ -27,7 +25,6 @@ class PeerParameters:
     dispatch: DispatchParameters = field(default_factory=DispatchParameters)
     announce: AnnounceParameters = field(default_factory=AnnounceParameters)
     escrow: EscrowParameters = field(default_factory=EscrowParameters)
-    gang: GangParameters = field(default_factory=GangParameters)
     services: ServiceParameters = field(default_factory=ServiceParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)
     story: StoryParameters = field(default_factory=StoryParameters)
@@ -36,6 +33,3 @@ class PeerParameters:
     # Check after every event that the parts of the peer agree: for tests and simulations, since it
     # takes as long as the event, and longer where many tasks wait.
     validate: bool = False
-
-
-DEFAULT_PARAMETERS: Final = PeerParameters()

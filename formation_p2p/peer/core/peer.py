@@ -1,55 +1,60 @@
-"""The whole peer as one state machine: `effects = peer.handle(event, now)`.
+"""The kernel of a peer as one state machine: `effects = peer.handle(event, now)`.
 
 Pure. The same object runs in production, driven by `host/`, and in simulations, driven by
 `sim/`. Its shell performs the effects, arms a timer for `next_timeout`, and hands back
 what happens as events. Every node has the DHT and can submit; one that was told `Serve` works
-for others as well.
+for others as well. `formation_p2p/assembly.py` adds the features, and has the closed unions of
+all events and effects.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Any, Final, Generic, TypeVar
 
-from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.dht.core import rpc
 from formation_p2p.dht.core.kademlia import Kademlia
+from formation_p2p.dht.core.operations import Published, Searched
 from formation_p2p.dht.core.store import RecordStore
-from formation_p2p.discovery.core.finder import Finder, suits
+from formation_p2p.discovery.core.finder import Finder, Found, suits
 from formation_p2p.discovery.core.publication import names_of
-from formation_p2p.features.gangs.core.candidates import Means
-from formation_p2p.features.gangs.core.events import EndGang, FormGang, ResizeGang
-from formation_p2p.features.gangs.core.gangs import Gangs
 from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
 from formation_p2p.features.quotas.core.vouching import Vouching
-from formation_p2p.features.services.core.events import ServiceRequest
+from formation_p2p.features.services.core.events import ServiceRequestEvent
 from formation_p2p.features.services.core.services import Services
 from formation_p2p.features.services.core.shelf import Shelf
-from formation_p2p.jobs.core.fetch import (
-    CheckpointKept,
-    CheckpointSpread,
-    OutputsCopied,
-    ResultFetched,
-    ResultLost,
-)
+from formation_p2p.jobs.core.fetch import CheckpointEvent, FetchEvent, OutputsCopied
 from formation_p2p.jobs.core.quorum_elections import Jury
 from formation_p2p.jobs.core.scheduler import Scheduler
-from formation_p2p.leases.core.lessee import Lessee
+from formation_p2p.leases.core import messages
+from formation_p2p.leases.core.lessee import LeaseHeld, Lessee, LesseeEvent, OffersCollected
 from formation_p2p.leases.core.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.peer.core import events
-from formation_p2p.peer.core.charter_news import CharterNews
-from formation_p2p.peer.core.completions import Completions
-from formation_p2p.peer.core.effects import MemberMet, PeerEffect, RejectRequest
-from formation_p2p.peer.core.events import BlobIndex
+from formation_p2p.peer.core.charter_news import CharterAdopted, CharterNews
+from formation_p2p.peer.core.effects import MemberMet, RejectRequest
+from formation_p2p.peer.core.events import BlobIndex, WorkerReport
+from formation_p2p.peer.core.explanations import Explanations
 from formation_p2p.peer.core.inbox import Inbox
 from formation_p2p.peer.core.lifecycle import Lifecycle
-from formation_p2p.peer.core.parameters import DEFAULT_PARAMETERS, PeerParameters
+from formation_p2p.peer.core.parameters import KernelParameters
+from formation_p2p.peer.core.part import (
+    Completed,
+    Effects,
+    Part,
+    Table,
+    claims,
+    offered,
+    on,
+    reads,
+    told,
+    types_of,
+)
 from formation_p2p.peer.core.placement_context import PlacementContext
-from formation_p2p.peer.core.renewal import Inviter, Inviters, Issuer, Renewal
-from formation_p2p.peer.core.reports import Explanations, Reports
+from formation_p2p.peer.core.renewal import Inviter, Inviters, Issuer, Renewal, answer
 from formation_p2p.peer.core.reputation_gossip import ReputationGossip
 from formation_p2p.peer.core.status import Status, status_of
 from formation_p2p.peer.core.story import JobTaken, Story, StoryEntry, StoryEvent, StoryStep
@@ -66,31 +71,44 @@ from formation_p2p.wants.core.caller import Caller
 from formation_p2p.workload.core.comparers import Read, read_plain
 from formation_p2p.workload.core.scope import Place
 
+# After a new charter, leases are judged by it for as long as what was asked for before comes.
+JUDGE_S: Final = 30.0
 
-class Peer:
-    """`network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
+E = TypeVar("E")
+F = TypeVar("F")
+
+
+_NEVER: Final = float("inf")
+# What a lessee is told by lessors, but for offers.
+_ANSWERS: Final = tuple(each for each in types_of(messages.ToLessee) if each is not messages.Offer)
+
+
+class Kernel(Generic[E, F]):
+    """A peer without features: told of events `E`, it wants effects `F` done.
+
+    `network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
     an earlier incarnation learnt of others, `name` what this node goes by, `membership` what other
-    parts of the node judge peers by, too. `read` reads answers that are compared. Parts are
-    read-only."""
+    parts of the node judge peers by, too. `read` reads answers that are compared. What is public is
+    for features, and read-only for others."""
 
     def __init__(
         self,
         identity: Identity,
         network: Network,
         rng: random.Random,
-        reputation: Reputation | None = None,
-        parameters: PeerParameters = DEFAULT_PARAMETERS,
+        reputation: Reputation | None,
+        parameters: KernelParameters,
         name: str = "",
         membership: Membership | None = None,
         read: Read = read_plain,
     ) -> None:
-        self._identity = identity
+        self.identity = identity
         self.network = network
         self._met: list[MemberMet] = []
-        self._rng = rng
+        self.rng = rng
         self.membership = membership or Membership(network.root_public_key)
         self.grant = OwnGrant(network)
-        self._lifecycle = Lifecycle(network, self.grant, self._employ)
+        self.lifecycle = Lifecycle(network, self.grant, self._employ)
         shelf = Shelf(
             network.network_id, self.membership.denies_claim, self.membership.denies_publish
         )
@@ -106,6 +124,7 @@ class Peer:
         )
         self._parameters = parameters
         self._records = store, shelf
+        self._store = store
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
         self.dht.charter = lambda: self.membership.version
         self.charters = CharterNews(
@@ -120,23 +139,23 @@ class Peer:
         self.lessee.root_public_key = network.root_public_key
         self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
         self._gossip = ReputationGossip(identity, network.grant, self.membership, self.reputation)
-        self._context = PlacementContext(
+        self.context = PlacementContext(
             network, self.membership, self.reputation, self._circles, self._round_trips
         )
         self._story = Story(parameters.story)
         self._reciprocity = Reciprocity(lambda: self._place_of(self.network.grant))
         self._reciprocity.met(identity.peer_id, self._place_of(network.grant))
-        self._finder = Finder(
-            self.dht, network.network_id, self._context.labels, parameters.discovery
+        self.finder = Finder(
+            self.dht, network.network_id, self.context.labels, parameters.discovery
         )
         self.services = Services.of(
             identity,
             self.dht,
-            self._finder,
+            self.finder,
             shelf,
             rng,
             parameters.services,
-            lambda: self._lifecycle.own or Contact(identity.peer_id),
+            lambda: self.lifecycle.own or Contact(identity.peer_id),
             lambda: self.network.grant,
             lambda: self.worker if self.grant.may_work else None,
         )
@@ -146,37 +165,35 @@ class Peer:
             store,
             self.membership,
             lambda peer, now: self._inbox.distrusts(peer, now),
+            lambda: self.worker,
             rng,
             parameters.announce,
         )
         self.scheduler = Scheduler(
-            self._finder,
+            self.finder,
             self.lessee,
-            self._context.authorised,
-            self._context.candidate,
+            self.context.authorised,
+            self.context.candidate,
             self.reputation.note,
             self._story.note,
             Caller(
                 identity,
                 self.lessee,
                 self._wants.relay,
-                lambda: self._lifecycle.own,
+                lambda: self.lifecycle.own,
                 self._wants.size,
                 parameters.announce,
             ),
             Jury(
                 rng,
-                self._context.marks,
-                self._context.is_trusted,
+                self.context.marks,
+                self.context.is_trusted,
                 self.reputation.doubt,
                 read,
             ),
             parameters.dispatch,
             self._reciprocity.gave,
         )
-        facts = self._context.authorised, self._context.candidate
-        means = Means(self._finder, self.lessee, *facts, rng, parameters.gang)
-        self.gangs = Gangs(means, lambda: self._lifecycle.own or Contact(identity.peer_id))
         self.lessee.vouch = Vouching(
             identity, self.membership, lambda: self.lessee.grant, self.lessee.held.values
         ).voucher
@@ -189,79 +206,239 @@ class Peer:
         )
         self._inbox = Inbox(
             identity.peer_id,
-            self.lessee,
-            self.scheduler,
-            self.gangs,
-            self.renewal,
-            self._gossip,
+            self.lifecycle,
             self.membership,
             self.reputation,
             parameters.trust.submit_milli,
-            store,
-            self._wants,
-            self.quotas,
         )
+        self._inviters = inviters
+        self._issuer: Issuer | None = None
         if parameters.renews:
-            self._inbox.issuer = Inviter(
+            self._issuer = Inviter(
                 identity,
                 network.root_public_key,
                 self.reputation,
                 parameters.trust.submit_milli,
                 lambda: self.membership.charter,
             )
-        self._explanations = Explanations(self._finder, self.scheduler)
-        self._reports = Reports(
-            self._explanations, self.gangs, self.scheduler, self._gossip, self._story
-        )
-        self._completions = Completions(
-            self.dht,
-            store,
-            self._finder,
-            self.lessee,
-            self.services,
-            self._wants,
-            self.charters,
-            self._reports,
-            self._context,
-            self._lifecycle,
-            self.renewal,
-            inviters,
-        )
+        self._explanations = Explanations(self.finder, self.scheduler)
+        self._judge_until_s = float("-inf")
         self._due_s = float("inf")
+        self._assemble()
+
+    # -- the table --------------------------------------------------------------------------------
+
+    def _assemble(self, *features: Part) -> None:
+        """Join these parts with the kernel's own, once all are there."""
+        before, after = self._before_features(), self._after_features()
+        self.table = Table((*before, *features, *after))
+
+    def _before_features(self) -> tuple[Part, ...]:
+        dht, lessee = self.dht, self.lessee
+        return (
+            Part(  # the DHT
+                handles=on(self._of_dht, *types_of(rpc.DhtEvent))
+                | on(lambda each, now: dht.found_nearby(each.contacts, now), events.FoundNearby),
+                tick=dht.tick,
+                next_timeout=dht.next_timeout,
+                disconnected=dht.disconnected,
+            ),
+            Part(  # leases that this peer has of others
+                reads=reads(self._offered, messages.Offer) | reads(lessee.received, *_ANSWERS),
+                handles=on(
+                    lambda each, now: self._round_trips.measured(each.peer_id, each.rtt_us, now),
+                    events.Measured,
+                ),
+                tick=lessee.tick,
+                next_timeout=lessee.next_timeout,
+                undelivered=lessee.undelivered,
+                disconnected=lessee.disconnected,
+                validate=lessee.validate,
+            ),
+        )
+
+    def _after_features(self) -> tuple[Part, ...]:
+        services, scheduler, quotas = self.services, self.scheduler, self.quotas
+        renewal, wants, lifecycle = self.renewal, self._wants, self.lifecycle
+        at_work = lifecycle.at_work
+        return (
+            Part(  # services
+                handles=on(self._asked_of_services, *types_of(ServiceRequestEvent)),
+                tick=services.tick,
+                next_timeout=services.next_timeout,
+                settle=self._of_services,
+                ended=lambda each, now: (
+                    None if isinstance(each, Published) or not services.ended(each, now) else ()
+                ),
+                found=claims(services.found),
+                joined=services.begin,
+                moved=services.moved,
+                leave=services.stop,
+                validate=services.validate,
+            ),
+            Part(  # the charter
+                handles=on(
+                    lambda each, now: self.charters.offered(each.raw, now), events.OfferCharter
+                ),
+                tick=self.charters.tick,
+                next_timeout=self.charters.next_timeout,
+                settle=self._chartered,
+                ended=claims(self.charters.ended),
+            ),
+            Part(  # jobs
+                reads=reads(scheduler.received, *types_of(messages.ToScheduler)),
+                handles=on(self._submit, events.Submit)
+                | on(self._resume, events.Resume)
+                | on(lambda each, now: scheduler.cancel(each.job_id, now), events.CancelJob)
+                | on(self._move, events.MoveTask)
+                | on(self._output_seen, events.OutputSeen)
+                | on(scheduler.checkpoint_told, *types_of(CheckpointEvent))
+                | on(scheduler.outputs_copied, OutputsCopied)
+                | on(scheduler.fetch_ended, *types_of(FetchEvent))
+                | on(self._explanations.ask, events.Explain),
+                tick=scheduler.tick,
+                next_timeout=scheduler.next_timeout,
+                found=self._found,
+                negotiated=self._negotiated,
+                leave=lambda now: scheduler.leave(),
+                validate=scheduler.validate,
+            ),
+            Part(  # quotas that this peer keeps
+                reads=reads(quotas.received, *types_of(messages.ToHolder)),
+                tick=quotas.tick,
+                next_timeout=quotas.next_timeout,
+                undelivered=lambda each, now: quotas.undelivered(each.to, now),
+            ),
+            Part(  # grants, and who renews them
+                reads=reads(self._asked_for_grant, messages.AskGrant)
+                | reads(renewal.answered, *types_of(messages.GrantIssued | messages.GrantRefused)),
+                handles=on(self._issue, events.Issue)
+                | on(self._renewed, events.Renewed)
+                | on(lambda each, now: renewal.begin(now), events.AskRenewal),
+                tick=renewal.tick,
+                next_timeout=renewal.next_timeout,
+                ended=self._inviters_found,
+                undelivered=lambda each, now: renewal.undelivered(each.to, each.reason, now),
+            ),
+            Part(  # this node's place in its network
+                handles=on(self._joined, events.Joined)
+                | on(self._recalled, events.Recalled)
+                | on(self._moved, events.AddressesChanged)
+                | on(lifecycle.serves, events.Serve)
+                | on(lifecycle.vacate, events.Vacate)
+                | on(lambda each, now: lifecycle.reopen(), events.Reopen)
+                | on(lambda each, now: self._leave(now), events.Leave)
+                | on(lambda each, now: self._tick(now), events.Tick),
+                tick=self._look_at_grant,
+                next_timeout=self.grant.next_timeout,
+                ended=self._bootstrapped,
+            ),
+            Part(  # work for others
+                reads=reads(self._inbox.received, *types_of(messages.ToWorker))
+                | reads(self._slice_answered, messages.SliceAnswer),
+                handles=on(at_work(Worker.handle_report), *types_of(WorkerReport))
+                | on(at_work(Worker.rate_measured), events.RateMeasured)
+                | on(at_work(Worker.environments_changed), events.EnvironmentsChanged)
+                | on(lambda each, now: self._blobs.changed(each), events.BlobsChanged),
+                tick=lambda now: None if self.worker is None else self.worker.tick(now),
+                next_timeout=lambda: _NEVER if self.worker is None else self.worker.next_timeout(),
+                settle=self._gates_met,
+                ended=self._announced,
+                undelivered=at_work(Worker.undelivered),
+                disconnected=at_work(Worker.disconnected),
+                validate=lambda: None if self.worker is None else self.worker.validate(),
+            ),
+            Part(  # wants of others
+                reads=reads(wants.received, *types_of(messages.ToListener)),
+                settle=wants.settle,
+                undelivered=lambda each, now: wants.undelivered(each.to, now),
+            ),
+            Part(  # reputation
+                reads=reads(self._gossip.received, *types_of(messages.ToPeer)),
+            ),
+            Part(  # discovery: the last, which knows of each search whether it is its own
+                ended=self._searched,
+            ),
+        )
 
     @property
     def worker(self) -> Worker | None:
         """There once this peer works for others."""
-        return self._lifecycle.worker
+        return self.lifecycle.worker
 
-    def handle(self, event: events.PeerEvent, now: Moment) -> list[PeerEffect]:
+    @property
+    def own(self) -> Contact:
+        """Where this peer is reached, as far as it is known."""
+        return self.lifecycle.own or Contact(self.identity.peer_id)
+
+    def handle(self, event: E, now: Moment) -> list[F]:
         """What is to be done about an event, in order. `now` never goes back."""
-        effects: list[PeerEffect] = []
+        effects: list[Any] = []
         if now.mono_s >= self._due_s and not isinstance(event, events.Tick):
             # What has run out while the machine slept has run out before anything arrives now.
             effects += self._tick(now)
-            effects += self._completions.settle(now)
+            effects += self._settle(now)
         effects += self._dispatch(event, now)
-        effects += self._completions.settle(now)
+        effects += self._settle(now)
         effects = [*self._loop_back(effects, now), *self._met]
         self._met = []
-        effects += self._lifecycle.completed()
-        self._due_s = min(
-            self.dht.next_timeout(),
-            self.lessee.next_timeout(),
-            self.scheduler.next_timeout(),
-            self.gangs.next_timeout(),
-            self.grant.next_timeout(),
-            self.renewal.next_timeout(),
-            self.services.next_timeout(),
-            self.charters.next_timeout(),
-            self.quotas.next_timeout(),
-            float("inf") if self.worker is None else self.worker.next_timeout(),
-        )
+        effects += self.lifecycle.completed()
+        self._due_s = min([due() for due in self.table.timeouts])
         self._story.emitted(effects, now)
         if self._parameters.validate:
             self.validate()
         return effects
+
+    def _dispatch(self, event: object, now: Moment) -> Sequence[Effect]:
+        match event:
+            case Received(sender, message):
+                return self.table.reads[type(message)](sender, message, now) or ()
+            case Undelivered():
+                return told(event, self.table.undelivered, now)
+            case Disconnected(peer_id):
+                return told(peer_id, self.table.disconnected, now)
+            case _:
+                return self.table.handles[type(event)](event, now) or ()
+
+    def _settle(self, now: Moment) -> list[Effect]:
+        """Carry what parts complete to those that wait for it, until nothing is left to carry."""
+        effects: list[Effect] = []
+        while True:
+            for settle in self.table.settles:
+                effects += settle(now) or ()
+            asked, completed = self.dht.take()
+            sent, negotiated = self.lessee.take()
+            effects += [*asked, *sent]
+            found = self.finder.take()
+            if not completed and not negotiated and not found:
+                return effects
+            for operation in completed:
+                effects += offered(operation, self.table.ended, now)
+            for event in negotiated:
+                effects += self._noted(event, now)
+                effects += offered(event, self.table.negotiated, now)
+            for search in found:
+                effects += offered(search, self.table.found, now)
+
+    def _noted(self, event: LesseeEvent, now: Moment) -> Sequence[Effect]:
+        """Of whomever the lease is."""
+        if not isinstance(event, OffersCollected):
+            self._story.note(event, now)
+        return self._gossip.met(event.lease.lessor, now) if isinstance(event, LeaseHeld) else ()
+
+    def _tick(self, now: Moment) -> list[Effect]:
+        return [effect for tick in self.table.ticks for effect in tick(now) or ()]
+
+    def _loop_back(self, effects: list[Any], now: Moment) -> list[Any]:
+        """A node may work for itself: what it sends to itself it receives at once."""
+        outward: list[Any] = []
+        for effect in effects:  # which grows on the way
+            if isinstance(effect, Send) and effect.to.peer_id == self.identity.peer_id:
+                effects += self._dispatch(Received(effect.to, effect.message), now)
+                effects += self._settle(now)
+            else:
+                outward.append(effect)
+        return outward
 
     @property
     def untimely(self) -> int:
@@ -270,7 +447,7 @@ class Peer:
 
     def status(self, now: Moment) -> Status:
         """What it is doing, for `formation top` and metrics. Changes nothing."""
-        return status_of(self.scheduler, self.worker, self.gangs, self.grant.expires_unix_s, now)
+        return status_of(self.scheduler, self.worker, self.grant.expires_unix_s, now)
 
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
@@ -290,133 +467,31 @@ class Peer:
 
     def validate(self) -> None:
         """Raises InvariantBroken where two of its parts disagree: of leases, or of what runs."""
-        self.lessee.validate()
-        self.scheduler.validate()
-        self.gangs.validate()
-        self.services.validate()
-        if self.worker is not None:
-            self.worker.validate()
+        for validate in self.table.validates:
+            validate()
 
     def next_timeout(self) -> float:
         """When to hand in a Tick, on the monotonic clock; infinity for never."""
         return self._due_s
 
-    def _dispatch(self, event: events.PeerEvent, now: Moment) -> Sequence[PeerEffect]:
-        if isinstance(event, events.WorkerReport):
-            return [] if self.worker is None else self.worker.handle_report(event, now)
-        match event:
-            case rpc.RequestReceived(sender=sender) | rpc.ResponseReceived(sender=sender):
-                self.dht.handle(event, now)
-                self.scheduler.heard(sender.peer_id)
-                self.charters.heard(sender, event.charter, now)
-            case (
-                rpc.RequestFailed()
-                | rpc.ReachabilityProbed()
-                | rpc.InboundConnection()
-                | rpc.PeerIdentified()
-            ):
-                self.dht.handle(event, now)
-            case Received(sender, message):
-                return self._inbox.received(sender, message, self.worker, now)
-            case Undelivered(to):
-                self.lessee.undelivered(event, now)
-                if self.worker is not None:
-                    self.worker.executions.interrupted(to)  # it may not have got the last
-                again = [*self._wants.undelivered(to, now), *self.quotas.undelivered(to, now)]
-                return [*self.renewal.undelivered(to, event.reason, now), *again]
-            case Disconnected(sender):
-                self.dht.disconnected(sender, now)
-                self.lessee.disconnected(sender, now)
-                if self.worker is not None:
-                    return self.worker.disconnected(sender, now)
-            case CheckpointKept() | CheckpointSpread():
-                return self.scheduler.checkpoint_told(event, now)
-            case OutputsCopied():
-                return self.scheduler.outputs_copied(event, now)
-            case ResultFetched() | ResultLost():
-                return self.scheduler.fetch_ended(event, now)
-            case ServiceRequest():
-                self.services.handle(event, now)
-                if self.worker is not None:
-                    self.worker.serving(self.services.labels, now)
-            case events.Measured(peer_id, rtt_us):
-                self._round_trips.measured(peer_id, rtt_us, now)
-            case events.RateMeasured(_, bytes_per_s):
-                if self.worker is not None:
-                    self.worker.rate_measured(bytes_per_s, now)
-            case events.BlobsChanged():
-                self._blobs.changed(event)
-            case events.EnvironmentsChanged(warm):
-                if self.worker is not None:
-                    self.worker.environments_changed(warm)
-            case events.Tick():
-                return self._tick(now)
-            case events.Joined(addresses, gates, remembered):
-                self._lifecycle.is_at(Contact(self._identity.peer_id, addresses))
-                self.services.begin(now)
-                self.dht.moved(addresses, now)
-                joining = self.dht.bootstrap(gates, now, "join", remembered=remembered)
-                self._lifecycle.joins(joining)
-                self.scheduler.licensed(self.grant.expires_unix_s, now)
-                if not self.grant.is_foreign:
-                    self.renewal.granted(self.network, now)
-                return self._lifecycle.licensed(self.grant.look(now), now)
-            case events.Recalled(specs, had, accounts):
-                self.services.recalled(specs, had, now)
-                self.quotas.recalled(accounts, now)
-            case events.AddressesChanged():
-                self._moved(event, now)
-            case events.FoundNearby(contacts):
-                self.dht.found_nearby(contacts, now)
-            case events.Renewed(network):
-                return self._renewed(network, now)
-            case events.Issue(root, withdrawn):
-                least_milli = self._parameters.trust.submit_milli
-                self._inbox.issuer = Issuer(
-                    root,
-                    withdrawn,
-                    self.reputation,
-                    least_milli,
-                    lambda: self.membership.charter,
-                )
-            case events.OfferCharter(raw):
-                self.charters.offered(raw, now)
-            case events.AskRenewal():
-                return self.renewal.begin(now)
-            case events.Serve():
-                return self._lifecycle.serves(event, now)
-            case events.Submit():
-                return self._submit(event, now)
-            case events.Resume(jobs, leases):
-                incarnation = f".{self._rng.getrandbits(24):06x}"
-                for saved in jobs:
-                    self._story.note(JobTaken(saved.job.job_id, StoryStep.RESUMED), now)
-                return self.scheduler.resume(jobs, leases, incarnation, now)
-            case events.CancelJob(job_id):
-                return self.scheduler.cancel(job_id, now)
-            case FormGang() | EndGang() | ResizeGang():
-                self.gangs.handle(event, now)
-            case events.MoveTask(job_id, task_id, grace_s):
-                return self.scheduler.move(job_id, task_id, grace_s, now)
-            case events.OutputSeen(job_id, task_id, worker, more):
-                return self.scheduler.output_seen(job_id, task_id, worker, more=more)
-            case events.Vacate(grace_s, owners):
-                return self._lifecycle.vacate(grace_s, owners, now)
-            case events.Reopen():
-                self._lifecycle.reopen()
-            case events.Explain():
-                return self._explanations.ask(event, now)
-            case events.Leave():
-                return self._leave(now)
-            case _:
-                assert_never(event)
-        return []
+    # -- the DHT, discovery -----------------------------------------------------------------------
+
+    def _of_dht(self, event: rpc.DhtEvent, now: Moment) -> None:
+        self.dht.handle(event, now)
+        if isinstance(event, rpc.RequestReceived | rpc.ResponseReceived):
+            self.scheduler.heard(event.sender.peer_id)
+            self.charters.heard(event.sender, event.charter, now)
+
+    def _searched(self, completed: Completed, now: Moment) -> Effects:
+        if isinstance(completed, Searched):
+            self.finder.searched(completed, now)
+        return ()
 
     def _place_of(self, grant: bytes) -> Place:
         return place_of(grant, self.network.root_public_key)
 
     def _met_worker(self, profile: Profile) -> None:
-        if profile.peer_id != self._identity.peer_id:
+        if profile.peer_id != self.identity.peer_id:
             self.dht.met(profile.peer_id)
             self._wants.met(profile)
             self._reciprocity.met(profile.peer_id, self._place_of(profile.grant))
@@ -424,47 +499,157 @@ class Peer:
             met = MemberMet(*who, cause="its profile")
             self._met.append(met)
 
+    # -- jobs, and the leases that they run under -------------------------------------------------
+
+    def _submit(self, event: events.Submit, now: Moment) -> Effects:
+        job_id = event.job.job_id
+        if self.lifecycle.is_leaving:
+            return [RejectRequest(job_id, "the node is leaving", cause="submit")]
+        try:
+            for check in self.table.checks:
+                check(event.job)
+            effects = self.scheduler.submit(event.job, now, durable=event.durable)
+        except InvalidInput as error:
+            return [RejectRequest(job_id, str(error), cause="submit")]
+        self._story.note(JobTaken(job_id, StoryStep.SUBMITTED), now)
+        return effects
+
+    def _resume(self, event: events.Resume, now: Moment) -> Effects:
+        incarnation = f".{self.rng.getrandbits(24):06x}"
+        for saved in event.jobs:
+            self._story.note(JobTaken(saved.job.job_id, StoryStep.RESUMED), now)
+        return self.scheduler.resume(event.jobs, event.leases, incarnation, now)
+
+    def _move(self, event: events.MoveTask, now: Moment) -> Effects:
+        return self.scheduler.move(event.job_id, event.task_id, event.grace_s, now)
+
+    def _output_seen(self, event: events.OutputSeen, now: Moment) -> Effects:
+        seen = event.job_id, event.task_id, event.worker
+        return self.scheduler.output_seen(*seen, more=event.more)
+
+    def _offered(self, sender: Contact, offer: messages.Offer, now: Moment) -> Effects:
+        volunteered = self._volunteered(sender, offer, now)
+        self.lessee.received(sender, offer, now)
+        return volunteered
+
+    def _volunteered(self, sender: Contact, offer: messages.Offer, now: Moment) -> Effects:
+        """An offer of a worker that was not asked, with its profile."""
+        if offer.profile is None or self.lessee.called(offer.request_id, now) is None:
+            return ()  # none was called for: its profile is not worth a look
+        profile = self._wants.volunteer(sender.peer_id, offer.profile, now)
+        if profile is None:
+            return ()
+        worker = Contact(sender.peer_id, profile.addresses)
+        return self.scheduler.volunteered(worker, offer.request_id, profile, now)
+
+    def _found(self, found: Found, now: Moment) -> Effects:
+        explained = self._explanations.found(found, now)
+        return self.scheduler.found(found, now) if explained is None else [explained]
+
+    def _negotiated(self, event: LesseeEvent, now: Moment) -> Effects:
+        if isinstance(event, OffersCollected):
+            self.lessee.turn_down(event.offers, "they are not waited for any more")
+            return ()
+        return self.scheduler.negotiated([event], now)
+
+    # -- this node in its network -----------------------------------------------------------------
+
+    def _joined(self, event: events.Joined, now: Moment) -> Effects:
+        self.lifecycle.is_at(Contact(self.identity.peer_id, event.addresses))
+        for joined in self.table.joined:
+            joined(now)
+        self.dht.moved(event.addresses, now)
+        known = event.remembered
+        self.lifecycle.joins(self.dht.bootstrap(event.gates, now, "join", remembered=known))
+        self.scheduler.licensed(self.grant.expires_unix_s, now)
+        if not self.grant.is_foreign:
+            self.renewal.granted(self.network, now)
+        return self.lifecycle.licensed(self.grant.look(now), now)
+
+    def _bootstrapped(self, completed: Completed, now: Moment) -> Effects:
+        if not self.lifecycle.is_joining_by(completed.operation):
+            return None
+        again = self.dht.fall_back(now)
+        if again is None:
+            self.charters.begin(now)
+        return self.lifecycle.joined(again, now)
+
+    def _recalled(self, event: events.Recalled, now: Moment) -> None:
+        self.services.recalled(event.specs, event.had, now)
+        self.quotas.recalled(event.accounts, now)
+
     def _moved(self, event: events.AddressesChanged, now: Moment) -> None:
-        if self._lifecycle.own is None:
+        if self.lifecycle.own is None:
             return  # `Joined` tells where we are by then
-        own = Contact(self._identity.peer_id, event.announced)
-        self._lifecycle.is_at(own)
+        own = Contact(self.identity.peer_id, event.announced)
+        self.lifecycle.is_at(own)
         self.dht.moved(event.direct, now)
-        self.services.moved(now)
+        for moved in self.table.moved:
+            moved(now)
         if self.worker is not None:
             self.worker.moved(own, now)
 
-    def _tick(self, now: Moment) -> list[PeerEffect]:
-        self.dht.tick(now)
-        self.lessee.tick(now)
-        self.gangs.tick(now)
-        self.services.tick(now)
-        self.charters.tick(now)
-        effects: list[PeerEffect] = [*self.scheduler.tick(now), *self.quotas.tick(now)]
-        effects += self.renewal.tick(now)
-        if now.mono_s >= self.grant.next_timeout():
-            effects += self._lifecycle.licensed(self.grant.look(now), now)
-        if self.worker is not None:
-            effects += self.worker.tick(now)
-        return effects
+    def _leave(self, now: Moment) -> Sequence[Effect]:
+        if self.lifecycle.is_leaving:
+            return ()
+        effects = [effect for leave in self.table.leaves for effect in leave(now) or ()]
+        self.lessee.leave("leave", now)
+        return [*effects, *self.lifecycle.leave(now)]
 
-    def _renewed(self, network: Network, now: Moment) -> list[PeerEffect]:
+    # -- grants, the charter ----------------------------------------------------------------------
+
+    def _look_at_grant(self, now: Moment) -> Effects:
+        if now.mono_s < self.grant.next_timeout():
+            return ()
+        return self.lifecycle.licensed(self.grant.look(now), now)
+
+    def _issue(self, event: events.Issue, now: Moment) -> None:
+        self._issuer = Issuer(
+            event.root,
+            event.withdrawn,
+            self.reputation,
+            self._parameters.trust.submit_milli,
+            lambda: self.membership.charter,
+        )
+
+    def _asked_for_grant(self, sender: Contact, message: messages.AskGrant, now: Moment) -> Effects:
+        answered = answer(self._issuer, sender, message, now)
+        return [Send(sender, answered, cause=f"{sender.peer_id} asks for a new grant")]
+
+    def _inviters_found(self, completed: Completed, now: Moment) -> Effects:
+        found = self._inviters.ended(completed, now)
+        return None if found is None else self.renewal.found(found, now)
+
+    def _renewed(self, event: events.Renewed, now: Moment) -> Effects:
         """Show the new grant from now on."""
-        self.network = network
-        self._context.renewed(network)
-        self._lifecycle.renewed(network)
+        self.network = network = event.network
+        self.context.renewed(network)
+        self.lifecycle.renewed(network)
         self.lessee.grant = self._gossip.grant = network.grant
         self._circles.moved(network)
         self.renewal.granted(network, now)
-        self._finder.labels = self._context.labels
-        told = self.grant.taken(network, now)
+        self.finder.labels = self.context.labels
+        taken = self.grant.taken(network, now)
         self.scheduler.licensed(self.grant.expires_unix_s, now)
-        return self._lifecycle.licensed(told, now)
+        return self.lifecycle.licensed(taken, now)
+
+    def _chartered(self, now: Moment) -> Effects:
+        """What came of charters. Where there is a new one, who is banned is here no more."""
+        news = self.charters.take()
+        if any(isinstance(each, CharterAdopted) for each in news):
+            self._store.judge_again(now)
+            self.renewal.judged(now)
+            self._judge_until_s = now.mono_s + JUDGE_S
+        if now.mono_s < self._judge_until_s:  # offers that are being taken up, too
+            self.lessee.forsake(lambda lease: self.context.refuses(lease, now))
+        return news
+
+    # -- work for others --------------------------------------------------------------------------
 
     def _employ(self, serve: events.Serve, own: Contact) -> Worker:
         labels = self.services.labels
         return Worker(
-            self._identity,
+            self.identity,
             own,
             self.network,
             serve.serving(labels) if labels else serve,
@@ -474,38 +659,45 @@ class Peer:
             self._blobs,
             self._round_trips,
             self._reciprocity,
-            self._rng,
+            self.rng,
             self._parameters,
         )
 
-    def _submit(self, event: events.Submit, now: Moment) -> Sequence[PeerEffect]:
-        job_id = event.job.job_id
-        if self._lifecycle.is_leaving:
-            return [RejectRequest(job_id, "the node is leaving", cause="submit")]
-        try:
-            self.gangs.check(event.job.options, event.job.tasks)
-            effects = self.scheduler.submit(event.job, now, durable=event.durable)
-        except InvalidInput as error:
-            return [RejectRequest(job_id, str(error), cause="submit")]
-        self._story.note(JobTaken(job_id, StoryStep.SUBMITTED), now)
-        return effects
+    def _gates_met(self, now: Moment) -> None:
+        for gate in self.dht.take_gates():
+            if self.worker is not None:
+                self.worker.announcer.met(gate, now)
 
-    def _leave(self, now: Moment) -> list[PeerEffect]:
-        if self._lifecycle.is_leaving:
-            return []
-        self.gangs.leave()
-        self.services.stop(now)
-        effects: list[PeerEffect] = [*self.scheduler.leave()]
-        self.lessee.leave("leave", now)
-        return [*effects, *self._lifecycle.leave(now)]
+    def _announced(self, completed: Completed, now: Moment) -> Effects:
+        worker = self.worker
+        if worker is None:
+            return None
+        if isinstance(completed, Published):
+            if worker.announcer.published(completed, now):
+                self.lifecycle.withdrawn()
+            return ()
+        if isinstance(completed, Searched):
+            if worker.escrow.searched(completed, now):
+                return worker.escrowed(now)
+            if worker.announcer.searched(completed, now):
+                return ()
+        return None
 
-    def _loop_back(self, effects: list[PeerEffect], now: Moment) -> list[PeerEffect]:
-        """A node may work for itself: what it sends to itself it receives at once."""
-        outward: list[PeerEffect] = []
-        for effect in effects:  # which grows on the way
-            if isinstance(effect, Send) and effect.to.peer_id == self._identity.peer_id:
-                effects += self._inbox.received(effect.to, effect.message, self.worker, now)
-                effects += self._completions.settle(now)
-            else:
-                outward.append(effect)
-        return outward
+    def _slice_answered(
+        self, sender: Contact, message: messages.SliceAnswer, now: Moment
+    ) -> Effects:
+        if self.worker is None:
+            return ()
+        self.worker.escrow.answered(sender, message, now)
+        return self.worker.escrowed(now)
+
+    # -- services ---------------------------------------------------------------------------------
+
+    def _asked_of_services(self, event: ServiceRequestEvent, now: Moment) -> None:
+        self.services.handle(event, now)
+        if self.worker is not None:
+            self.worker.serving(self.services.labels, now)
+
+    def _of_services(self, now: Moment) -> Effects:
+        self.services.settle(now)
+        return self.services.take()

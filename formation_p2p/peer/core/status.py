@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.features.gangs.core.gangs import Gangs
-from formation_p2p.features.gangs.core.status import GangStatus, status_of_gang
 from formation_p2p.features.quotas.core.quota_status import AccountStatus
 from formation_p2p.jobs.core.active_lease import ActiveLease
 from formation_p2p.jobs.core.scheduler import Scheduler
@@ -78,18 +76,16 @@ class WaitStatus:
 @dataclass(frozen=True, slots=True)
 class Status:
     """`free` is what a worker has left to lease; None for a peer that is none. The peer's own grant
-    ends at `grant_expires_unix_s`. `gangs` are those that it owns; `offers` are those that a worker
-    made for wants, `shares` what has been used of it, and `waiting` what waits for room there.
-    `quotas` are what its leases are charged to over the network, and `slices` counts what it asked
-    for of them, by how that ended. `copies` counts those of the peer's tasks with a quorum, by what
-    became of them."""
+    ends at `grant_expires_unix_s`. `offers` are those that a worker made for wants, `shares` what
+    has been used of it, and `waiting` what waits for room there. `quotas` are what its leases are
+    charged to over the network, and `slices` counts what it asked for of them, by how that ended.
+    `copies` counts those of the peer's tasks with a quorum, by what became of them."""
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
     granted: tuple[GrantedStatus, ...]
     free: Capacity | None
     grant_expires_unix_s: int
-    gangs: tuple[GangStatus, ...] = ()
     offers: OfferCounts = OfferCounts()  # noqa: RUF009 - it is frozen
     shares: tuple[ShareStatus, ...] = ()
     waiting: tuple[WaitStatus, ...] = ()
@@ -101,7 +97,6 @@ class Status:
 def status_of(
     scheduler: Scheduler,
     worker: Worker | None,
-    gangs: Gangs,
     grant_expires_unix_s: int,
     now: Moment,
 ) -> Status:
@@ -115,7 +110,6 @@ def status_of(
         () if worker is None else _granted(worker, now),
         None if worker is None else worker.lessor.ledger.free,
         grant_expires_unix_s,
-        tuple(map(status_of_gang, gangs.gangs.values())),
         OfferCounts() if worker is None else worker.offers,
         () if worker is None else tuple(worker.lessor.shares.standings(now)),
         () if worker is None else _waiting(worker, now),

@@ -23,7 +23,6 @@ from formation_p2p.leases.core.lessee import (
     RoundClosed,
 )
 from formation_p2p.leases.core.round import RoundId
-from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.placement.core.task_options import SchedulingKey
 
 
@@ -130,7 +129,7 @@ class Story:
         self._tasks: deque[tuple[Moment, str, TaskEvent]] = deque(maxlen=parameters.task_events)
         self._placing: deque[tuple[Moment, PlacingEvent]] = deque(maxlen=parameters.placing_events)
 
-    def emitted(self, effects: Iterable[PeerEffect], now: Moment) -> None:
+    def emitted(self, effects: Iterable[object], now: Moment) -> None:
         """Called for every event of a peer: it costs a tenth of a microsecond for each effect."""
         for effect in effects:
             if type(effect) is not job_events.EmitJobEvent:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.dht.core.store import RecordStore
 from formation_p2p.leases.core.messages import HandWant, LeaveWant, SpreadWant, ToListener
 from formation_p2p.leases.core.session import Send
-from formation_p2p.peer.core.effects import PeerEffect
 from formation_p2p.peer.core.worker import Worker
 from formation_p2p.records.core.profile import Profile, SignedProfile
 from formation_p2p.trust.core.membership import Membership
@@ -25,7 +25,7 @@ from formation_p2p.wants.core.want import Want
 
 class Wants:
     """Of the peer `own`. Call `met` with each profile that is new here, `settle` after each event.
-    `distrusts` are peers for which this one does not work."""
+    `distrusts` are peers for which this one does not work; `worker` is there once it works."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Wants:
         store: RecordStore,
         membership: Membership,
         distrusts: Callable[[Contact, Moment], bool],
+        worker: Callable[[], Worker | None],
         rng: random.Random,
         parameters: AnnounceParameters,
     ) -> None:
@@ -41,6 +42,7 @@ class Wants:
         self._dht = dht
         self._store = store
         self._distrusts = distrusts
+        self._worker = worker
         self._parameters = parameters
         self._board = Noticeboard(Gate(membership, parameters), rng, parameters)
         self._spread = Gate(membership, parameters)
@@ -58,13 +60,11 @@ class Wants:
         if len(self._board):
             self._met.append(profile)
 
-    def settle(self, now: Moment) -> list[PeerEffect]:
+    def settle(self, now: Moment) -> list[Send]:
         met, self._met = self._met, []
         return [_hand(each) for profile in met for each in self._board.announced(profile, now)]
 
-    def received(
-        self, sender: Contact, message: ToListener, worker: Worker | None, now: Moment
-    ) -> list[PeerEffect]:
+    def received(self, sender: Contact, message: ToListener, now: Moment) -> Sequence[Effect]:
         """Nothing is answered to one that is not of this network, or says too much."""
         match message:
             case LeaveWant(raw):
@@ -74,35 +74,42 @@ class Wants:
                 want = self._handed.opened(sender.peer_id, raw, now)
                 if want is None or self._spread.knows(want):
                     return []
-                return self._offered(want, worker, now)
+                return self._offered(want, now)
             case SpreadWant(raw, depth, reach):
                 want = self._spread.opened(sender.peer_id, raw, now)
                 if want is None:
                     return []
                 found = self.relay.spread(raw, depth, min(reach, want.reach), now)
                 effects = [_pass_on(raw, branch) for branch in found]
-                return [*effects, *self._heard(want, raw, worker, now)]
+                return [*effects, *self._heard(want, raw, now)]
             case _:
                 assert_never(message)
 
-    def undelivered(self, to: PeerId, now: Moment) -> list[PeerEffect]:
+    def volunteer(self, sender: PeerId, raw: bytes, now: Moment) -> Profile | None:
+        """The profile that a worker shows with an offer that it was not asked for."""
+        try:
+            profile = self._store.check(raw, (), now).signed.profile
+        except BadRecord:
+            return None
+        return None if profile.withdrawn or profile.peer_id != sender else profile
+
+    def undelivered(self, to: PeerId, now: Moment) -> list[Send]:
         """What a peer was to pass on, another one does."""
         return [_pass_on(raw, branch) for raw, branch in self.relay.undelivered(to, now)]
 
-    def _heard(
-        self, want: Want, raw: bytes, worker: Worker | None, now: Moment
-    ) -> list[PeerEffect]:
+    def _heard(self, want: Want, raw: bytes, now: Moment) -> list[Effect]:
         """One that is spread: handed on, or answered."""
         profiles = (each for each in self._store.profiles(now) if each.peer_id != self._own)
         known = self._answering.look(want, profiles)
-        effects: list[PeerEffect] = []
+        effects: list[Effect] = []
         if want.reach < self.size():  # or all hear it
             effects += map(_hand, self._answering.hands(want, raw, known))
         if not self._handed.knows(want) and self._answering.draws(want, known):
-            effects += self._offered(want, worker, now)
+            effects += self._offered(want, now)
         return effects
 
-    def _offered(self, want: Want, worker: Worker | None, now: Moment) -> list[PeerEffect]:
+    def _offered(self, want: Want, now: Moment) -> list[Effect]:
+        worker = self._worker()
         if worker is None or self._distrusts(want.author, now):
             return []
         if not worker.suits(want.needs) or not self._answering.may_offer(now):
@@ -110,9 +117,9 @@ class Wants:
         return [*worker.volunteer(want, now)]
 
 
-def _hand(handed: Handed) -> PeerEffect:
+def _hand(handed: Handed) -> Send:
     return Send(handed.to, HandWant(handed.raw), cause="a want fits this worker")
 
 
-def _pass_on(raw: bytes, branch: Branch) -> PeerEffect:
+def _pass_on(raw: bytes, branch: Branch) -> Send:
     return Send(branch.to, SpreadWant(raw, branch.depth, branch.reach), cause="a want is spread")

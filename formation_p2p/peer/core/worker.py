@@ -14,21 +14,26 @@ from formation_p2p.core.keyspace import Span
 from formation_p2p.core.refusals import GrantEnded
 from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.discovery.core.announcer import Announcer
-from formation_p2p.drivers.core.effects import ExecutionsEnded, JoinGang
+from formation_p2p.drivers.core.effects import ExecutionsEnded
 from formation_p2p.drivers.core.executions import Executions
 from formation_p2p.features.quotas.core.quota_escrow import QuotaEscrow
 from formation_p2p.leases.core import messages
 from formation_p2p.leases.core.budget import Budget
-from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.leases.core.lease import Lease, LeaseState
 from formation_p2p.leases.core.lessor import Lessor
-from formation_p2p.leases.core.session import Fence, Fenced, Send
+from formation_p2p.leases.core.session import Fence, Fenced, Send, Undelivered
 from formation_p2p.machine.core.fits import fits_now
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.edge_link import EdgeLink
 from formation_p2p.peer.core.effects import WorkerEffect
-from formation_p2p.peer.core.events import BlobIndex, Serve, UsageMeasured, WorkerReport
-from formation_p2p.peer.core.parameters import PeerParameters
+from formation_p2p.peer.core.events import (
+    BlobIndex,
+    EnvironmentsChanged,
+    RateMeasured,
+    Serve,
+    WorkerReport,
+)
+from formation_p2p.peer.core.parameters import KernelParameters
 from formation_p2p.placement.core.round_trips import RoundTrips
 from formation_p2p.records.core.buckets import buckets_of
 from formation_p2p.records.core.profile import Profile, SignedProfile, seal_profile
@@ -57,7 +62,7 @@ class Worker:
         round_trips: RoundTrips,
         reciprocity: Reciprocity,
         rng: random.Random,
-        parameters: PeerParameters,
+        parameters: KernelParameters,
     ) -> None:
         self._identity = identity
         self._own = own
@@ -191,12 +196,6 @@ class Worker:
                 else:
                     ended = messages.LeaseEnded(message.lease_id, lease)
                     effects.append(Send(sender, ended, cause=f"dispatch under {message.lease_id}"))
-            case messages.Enlist():
-                lease = self.lessor.lease(sender, message.lease_id, message.fence)
-                if isinstance(lease, Lease) and self._is_meant(message, sender):
-                    effects.append(
-                        JoinGang(lease.lease_id, message.rank, message.roster, cause="enlisted")
-                    )
             case messages.Cancel() | messages.ResultAck() | messages.OutputRead():
                 effects += self.executions.received(sender.peer_id, message)
             case _:
@@ -211,37 +210,25 @@ class Worker:
             accounts = self._admission.shared(grant, sender.peer_id)
             self.escrow.vouched(sender.peer_id, accounts, grant, voucher, now)
 
-    def _is_meant(self, message: messages.Enlist, sender: Contact) -> bool:
-        """Whether the roster is one of the sender's own gang, and has this lease under that rank.
-        One who owns another lease here could lead the streams of a gang elsewhere otherwise."""
-        member = message.roster.member(message.rank)
-        return (
-            message.roster.owner.peer_id == sender.peer_id
-            and member is not None
-            and (member.peer_id, member.fence) == (self._own.peer_id, message.fence)
-        )
-
     def moved(self, own: Contact, now: Moment) -> None:
         """Others reach this machine elsewhere, and are told at once."""
         if own != self._own:
             self._own = own
             self.announcer.moved(own, now)
 
-    def environments_changed(self, warm: tuple[str, ...]) -> None:
-        if set(warm) != set(self._environments):
+    def environments_changed(self, event: EnvironmentsChanged, now: Moment) -> None:
+        if set(event.warm) != set(self._environments):
             self.announcer.altered()
-        self._environments = warm
+        self._environments = event.warm
 
-    def rate_measured(self, bytes_per_s: int, now: Moment) -> None:
-        if self._link.measured(bytes_per_s, now):
+    def rate_measured(self, event: RateMeasured, now: Moment) -> None:
+        if self._link.measured(event.bytes_per_s, now):
             self.announcer.altered()
 
     def handle_report(self, event: WorkerReport, now: Moment) -> list[WorkerEffect]:
         effects: Sequence[WorkerEffect] = ()
         if isinstance(event, Fenced):
             self.lessor.fenced(event.lease_id)
-        elif isinstance(event, UsageMeasured):
-            effects = self._measured(event.reports)
         else:
             if isinstance(event, ExecutionsEnded):
                 for ended in event.ended:
@@ -249,18 +236,8 @@ class Worker:
             effects = self.executions.handle_report(event)
         return self._after(effects, now)
 
-    def _measured(self, reports: Sequence[LeaseUsage]) -> list[WorkerEffect]:
-        """Tell the owners of these leases, each in one message, as far as they live."""
-        found: dict[PeerId, tuple[Contact, list[LeaseUsage]]] = {}
-        live = {x.lease_id: x.owner for x in self.lessor if x.state is LeaseState.LEASED}
-        for usage in reports:
-            owner = live.get(usage.lease_id)
-            if owner is not None:
-                found.setdefault(owner.peer_id, (owner, []))[1].append(usage)
-        return [
-            Send(owner, messages.ReportUsage(tuple(each)), cause="a look at what its gang uses")
-            for owner, each in found.values()
-        ]
+    def undelivered(self, event: Undelivered, now: Moment) -> None:
+        self.executions.interrupted(event.to)  # it may not have got the last
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> list[WorkerEffect]:
         self.executions.interrupted(peer_id)

@@ -36,7 +36,7 @@ of generated code take 80 % longer to read a Dispatch of a hundred assignments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -165,6 +165,11 @@ class Schema(Generic[_M]):
             return noun
 
         return declare
+
+    @property
+    def messages(self) -> Set[type]:
+        """All that are declared."""
+        return self._packers.keys()
 
     def pack(self, message: _M) -> bytes:
         """The frame of a message that this side made; its bounds are not checked."""

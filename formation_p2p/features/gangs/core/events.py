@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
+from formation_p2p.drivers.core.effects import LeaseEffect
 from formation_p2p.features.gangs.core.partition import Move
 from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.leases.core.gang_usage import LeaseUsage
@@ -167,6 +168,22 @@ GangEvent = (
 
 
 @dataclass(frozen=True, slots=True)
+class UsageMeasured:
+    """What the tasks of these leases use now, which members of gangs have here."""
+
+    reports: tuple[LeaseUsage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGang(LeaseEffect):
+    """The lease is that of the gang's member with this rank, until it is fenced: let what runs
+    under it reach the other members, as the newest roster has them."""
+
+    rank: int
+    roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
 class EmitGangEvent(Effect):
     """Hand an event of a gang to its owner."""
 
@@ -180,3 +197,9 @@ class OwnRoster(Effect):
     until the gang's last event."""
 
     roster: Roster
+
+
+# What the gangs of a peer are told, and what they want done.
+GangRequest = FormGang | EndGang | ResizeGang
+ToGangs = GangRequest | UsageMeasured
+GangEffect = EmitGangEvent | OwnRoster | JoinGang

@@ -1,4 +1,5 @@
-"""The gangs that this node owns: formed, told of each other, mended, resized, ended.
+"""Gangs, as a part of a peer: those that this node owns, formed, told of each other, mended,
+resized, ended; and the leases here that members of the gangs of others have.
 
 What the lessee tells of leases comes here first. Those of a gang's members are handed on to the
 scheduler once the gang is complete, and each member has been told who the others are: nothing is
@@ -7,11 +8,11 @@ dispatched before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
-from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.discovery.core.finder import Found
@@ -26,7 +27,9 @@ from formation_p2p.features.gangs.core.events import (
     GangFormed,
     GangNotGrown,
     GangRejected,
+    GangRequest,
     GangUnplaceable,
+    JoinGang,
     MemberJoined,
     MemberLost,
     MemberReleased,
@@ -34,11 +37,17 @@ from formation_p2p.features.gangs.core.events import (
     MemberUsed,
     OwnRoster,
     ResizeGang,
+    UsageMeasured,
 )
 from formation_p2p.features.gangs.core.gang import Gang, GangState
+from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
+from formation_p2p.features.gangs.core.parameters import GangParameters
 from formation_p2p.features.gangs.core.spec import OnLoss
+from formation_p2p.features.gangs.core.status import GangStatus, status_of_gang
+from formation_p2p.jobs.core.job import Job
 from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.leases.core.held_lease import HeldLease
+from formation_p2p.leases.core.lease import Lease, LeaseState
 from formation_p2p.leases.core.lessee import (
     LeaseHeld,
     LeaseLost,
@@ -50,11 +59,9 @@ from formation_p2p.leases.core.lessee import (
     RoundClosed,
 )
 from formation_p2p.leases.core.session import Send
-from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.peer.core.part import Part, claims, on, reads, types_of
+from formation_p2p.peer.core.peer import Kernel
 from formation_p2p.records.core.resources import encode_requirements
-from formation_p2p.workload.core.work import Task
-
-GangEffect = EmitGangEvent | OwnRoster | Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +78,52 @@ ForScheduler = NegotiationEvent | RanksEnded
 
 
 class Gangs:
-    """`own` is where this node is reached. Call `take` after each of the others: what is to be
-    done, and what the scheduler is to know. Others read `gangs`, and change nothing there."""
+    """`gangs` are those that this node owns. Others read them, and change nothing there."""
 
-    def __init__(self, means: Means, own: Callable[[], Contact]) -> None:
-        self._means = means
-        self._own = own
+    def __init__(self, kernel: Kernel[Any, Any], parameters: GangParameters) -> None:
+        self._kernel = kernel
+        context, rng = kernel.context, kernel.rng
+        facts = context.authorised, context.candidate
+        self._means = Means(kernel.finder, kernel.lessee, *facts, rng, parameters)
         self.gangs: dict[str, Gang] = {}
-        self._effects: list[GangEffect] = []
+        self._effects: list[Effect] = []
         self._handed: list[ForScheduler] = []
         self._left = False
 
-    def take(self) -> tuple[list[GangEffect], list[ForScheduler]]:
+    @property
+    def part(self) -> Part:
+        return Part(
+            reads=reads(self.reported, ReportUsage) | reads(self.enlisted, Enlist),
+            handles=on(self.handle, *types_of(GangRequest)) | on(self.measured, UsageMeasured),
+            tick=self.tick,
+            next_timeout=self.next_timeout,
+            settle=self.settle,
+            found=claims(self.found),
+            negotiated=claims(self.negotiated),
+            check=self.check,
+            leave=self.leave,
+            validate=self.validate,
+        )
+
+    def status(self) -> tuple[GangStatus, ...]:
+        """Of the gangs that this node owns."""
+        return tuple(map(status_of_gang, self.gangs.values()))
+
+    def settle(self, now: Moment) -> Sequence[Effect]:
+        """What gangs tell comes first: their members are to know each other before they work."""
         effects, self._effects = self._effects, []
         handed, self._handed = self._handed, []
-        return effects, handed
+        scheduler = self._kernel.scheduler
+        for each in handed:
+            if isinstance(each, RanksEnded):
+                effects += scheduler.ranks_ended(each.members, each.why)
+            else:
+                effects += scheduler.negotiated([each], now)
+        return effects
 
     # -- what the owner asks for ----------------------------------------------------------------
 
-    def handle(self, event: FormGang | EndGang | ResizeGang, now: Moment) -> None:
+    def handle(self, event: GangRequest, now: Moment) -> None:
         """What cannot be done ends in GangRejected, and changes nothing."""
         try:
             match event:
@@ -135,7 +169,7 @@ class Gangs:
             self._tell_all(gang, "the gang has shrunk")
         self._settle(gang, now)
 
-    def leave(self) -> None:
+    def leave(self, now: Moment) -> None:
         """The leases are the lessee's to give back, and the tasks the scheduler's to end."""
         self._left = True
         for gang in self.gangs.values():
@@ -143,10 +177,10 @@ class Gangs:
             self._emit(gang, GangEnded("its node has left"))
         self.gangs.clear()
 
-    def check(self, options: TaskOptions, tasks: Iterable[Task]) -> None:
+    def check(self, job: Job) -> None:
         """Raises InvalidInput for tasks of a gang's member that is not there, or has other needs:
         they would wait for ever."""
-        for task in tasks:
+        for task in job.tasks:
             if task.member is None:
                 continue
             gang_id, rank = task.member
@@ -155,7 +189,7 @@ class Gangs:
                 raise InvalidInput("gang", f"{gang_id} has ended, or has not formed")
             if not 0 <= rank < gang.spec.size:
                 raise InvalidInput("rank", f"{rank} is not below the gang's size, {gang.spec.size}")
-            if gang.spec.key(gang_id, rank) != options.scheduling_key(task.needs, task.member):
+            if gang.spec.key(gang_id, rank) != job.options.scheduling_key(task.needs, task.member):
                 raise InvalidInput("needs", "a member's tasks have the needs and options of it")
 
     # -- what happens ---------------------------------------------------------------------------
@@ -169,33 +203,31 @@ class Gangs:
                 return True
         return False
 
-    def negotiated(self, events: Iterable[LesseeEvent], now: Moment) -> None:
-        """What is of no gang is handed on as it is."""
-        for event in events:
-            match event:
-                case OffersCollected():
-                    self._collected(event, now)
-                case RoundClosed() | LeaseYields():  # the lease of a member never does
-                    self._handed.append(event)
-                case LeaseHeld(lease) | LeaseRecovered(lease) | LeaseLost(lease):
-                    member = lease.scheduling_key.member
-                    if member is None:
-                        self._handed.append(event)
-                    elif (gang := self.gangs.get(member[0])) is not None:
-                        self._of_member(gang, lease, event, now)
-                case _:
-                    assert_never(event)
+    def negotiated(self, event: LesseeEvent, now: Moment) -> bool:
+        """Whether it was of a gang."""
+        match event:
+            case OffersCollected():
+                return self._collected(event, now)
+            case RoundClosed() | LeaseYields():  # the lease of a member never does
+                return False
+            case LeaseHeld(lease) | LeaseRecovered(lease) | LeaseLost(lease):
+                member = lease.scheduling_key.member
+                if member is not None and (gang := self.gangs.get(member[0])) is not None:
+                    self._of_member(gang, lease, event, now)
+                return member is not None
+            case _:
+                assert_never(event)
 
-    def reported(self, sender: PeerId, reports: Iterable[LeaseUsage]) -> list[GangEffect]:
+    def reported(self, sender: Contact, message: ReportUsage, now: Moment) -> list[EmitGangEvent]:
         """What members use. A worker speaks of the leases alone that we have of it."""
-        told: list[GangEffect] = []
-        for usage in reports:
+        told: list[EmitGangEvent] = []
+        for usage in message.reports:
             for gang in self.gangs.values():
                 for rank, lease in gang.leases.items():
                     if (
                         lease.lease_id == usage.lease_id
                         and lease.fence == usage.fence
-                        and lease.lessor.peer_id == sender
+                        and lease.lessor.peer_id == sender.peer_id
                     ):
                         gang.used[rank] = usage
                         event = MemberUsed(rank, usage)
@@ -222,15 +254,50 @@ class Gangs:
             for lease in (*gang.leases.values(), *gang.acquisition.held.values()):
                 ensure(held.get(lease.key) is lease, f"{lease.lease_id} is not held any more")
 
+    # -- leases here that members of the gangs of others have -------------------------------------
+
+    def enlisted(self, sender: Contact, message: Enlist, now: Moment) -> Sequence[JoinGang]:
+        worker = self._kernel.worker
+        if worker is None or not self._is_meant(message, sender):
+            return ()
+        lease = worker.lessor.lease(sender, message.lease_id, message.fence)
+        if not isinstance(lease, Lease):
+            return ()
+        return [JoinGang(lease.lease_id, message.rank, message.roster, cause="enlisted")]
+
+    def _is_meant(self, message: Enlist, sender: Contact) -> bool:
+        """Whether the roster is one of the sender's own gang, and has this lease under that rank.
+        One who owns another lease here could lead the streams of a gang elsewhere otherwise."""
+        member = message.roster.member(message.rank)
+        return (
+            message.roster.owner.peer_id == sender.peer_id
+            and member is not None
+            and (member.peer_id, member.fence) == (self._kernel.own.peer_id, message.fence)
+        )
+
+    def measured(self, event: UsageMeasured, now: Moment) -> list[Send]:
+        """Tell the owners of these leases, each in one message, as far as they live."""
+        worker, found = self._kernel.worker, dict[PeerId, tuple[Contact, list[LeaseUsage]]]()
+        leases = () if worker is None else worker.lessor
+        live = {x.lease_id: x.owner for x in leases if x.state is LeaseState.LEASED}
+        for usage in event.reports:
+            owner = live.get(usage.lease_id)
+            if owner is not None:
+                found.setdefault(owner.peer_id, (owner, []))[1].append(usage)
+        return [
+            Send(owner, ReportUsage(tuple(each)), cause="a look at what its gang uses")
+            for owner, each in found.values()
+        ]
+
     # -- one gang -------------------------------------------------------------------------------
 
-    def _collected(self, event: OffersCollected, now: Moment) -> None:
+    def _collected(self, event: OffersCollected, now: Moment) -> bool:
         for gang in self.gangs.values():
             if gang.acquisition.asks(event.round):
                 gang.acquisition.collected(event, now)
                 self._settle(gang, now)
-                return
-        self._means.lessee.turn_down(event.offers, "they are not waited for any more")
+                return True
+        return False
 
     def _of_member(
         self,
@@ -246,7 +313,7 @@ class Gangs:
                 self._settle(gang, now)
             case LeaseRecovered():
                 if rank is not None:  # it may have missed the last roster
-                    self._effects += gang.told(rank, self._own(), "the worker answers again")
+                    self._effects += gang.told(rank, self._kernel.own, "the worker answers again")
                     self._handed.append(event)
             case LeaseLost(refusal=refusal):
                 if rank is None:
@@ -345,7 +412,7 @@ class Gangs:
         gang.acquisition.stop("the gang has ended")
 
     def _tell_all(self, gang: Gang, cause: str) -> None:
-        owner = self._own()
+        owner = self._kernel.own
         self._effects += gang.enlist(owner, cause)
         self._effects.append(OwnRoster(gang.roster(owner), cause=cause))
 

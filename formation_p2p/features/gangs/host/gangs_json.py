@@ -7,7 +7,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.leases.core.gang_usage import LeaseUsage
-from formation_p2p.machine.clock import moment
 from formation_p2p.observe.status_json import with_names
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ MAX_HOSTED: Final = 256
 
 def gangs_in_json(shell: Shell, *, with_links: bool) -> Json:
     """With what went between each two, or only how much that is for each gang."""
-    gangs = shell.peer.status(moment()).gangs
+    gangs = shell.peer.gangs.status()
     left = MAX_PAIRS
     shown: list[Json] = []
     for gang in gangs:

@@ -14,8 +14,8 @@ from typing import Final, Self
 
 import trio
 
-from formation_p2p.drivers.core.effects import JoinGang
 from formation_p2p.drivers.ports import TaskPorts
+from formation_p2p.features.gangs.core.events import JoinGang
 from formation_p2p.features.gangs.core.gang_id import is_gang_of
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.place import MemberPlace

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.drivers.core.effects import JoinGang
 from formation_p2p.drivers.ports import PortUser
+from formation_p2p.features.gangs.core.events import JoinGang
 from formation_p2p.features.gangs.core.network import hostname_of
 from formation_p2p.features.gangs.host.device import DeviceUser, MemberDevice
 

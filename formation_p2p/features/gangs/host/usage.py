@@ -15,8 +15,8 @@ import psutil
 import trio
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.drivers.core.effects import JoinGang
 from formation_p2p.drivers.supervised import supervisors_of
+from formation_p2p.features.gangs.core.events import JoinGang
 from formation_p2p.features.gangs.core.window import Window
 from formation_p2p.features.gangs.host.seat import Seat
 from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes

@@ -98,8 +98,10 @@ class Inquiries:
     def ended(self, ended: Searched[SignedProfile] | Asked, now: Moment) -> bool:
         """Whether it was one of these."""
         if isinstance(ended, Asked):
-            self._asked.pop(ended.operation)(ended, now)  # no other part of a peer asks
-            return True
+            then_asked = self._asked.pop(ended.operation, None)
+            if then_asked is not None:
+                then_asked(ended, now)
+            return then_asked is not None
         then_searched = self._searched.pop(ended.operation, None)
         if then_searched is not None:
             then_searched(ended, now)

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.features.services.core.events import (
     PublishSpec,
     ReadServices,
@@ -16,7 +17,6 @@ from formation_p2p.features.services.core.events import (
     SpecPublished,
 )
 from formation_p2p.features.services.core.signed_spec import SignedSpec
-from formation_p2p.peer.core.events import PeerEvent
 
 _A = TypeVar("_A")
 

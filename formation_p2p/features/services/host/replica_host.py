@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.features.services.core.events import (
     ReplicaEffect,
     ReplicaReported,
@@ -12,7 +13,6 @@ from formation_p2p.features.services.core.events import (
     StartReplica,
     StopReplica,
 )
-from formation_p2p.peer.core.events import PeerEvent
 
 
 class ReplicaHost(Protocol):

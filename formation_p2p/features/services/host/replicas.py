@@ -13,6 +13,7 @@ from typing import Final, assert_never
 
 import trio
 
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.drivers.driver import Driver, LeaseDriver
 from formation_p2p.features.services.core.events import (
     ReplicaEffect,
@@ -25,7 +26,6 @@ from formation_p2p.features.services.core.supervision import Floor
 from formation_p2p.features.services.host.replica_means import Files, Means
 from formation_p2p.features.services.host.replica_run import ReplicaRun
 from formation_p2p.features.services.host.router import Router
-from formation_p2p.peer.core.events import PeerEvent
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
-"""Whom reports of the lessee and the finder are for: one who asked, a gang, or the scheduler."""
+"""Explanations: who could run a task, and why the others could not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from formation_p2p.core.effects import Moment
@@ -10,15 +10,11 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.discovery.core.finder import Finder, FindId, Found
 from formation_p2p.discovery.core.trace import Trace
-from formation_p2p.features.gangs.core.gangs import Gangs, RanksEnded
 from formation_p2p.jobs.core.scheduler import Scheduler
-from formation_p2p.leases.core.lessee import LeaseHeld, LesseeEvent, OffersCollected
 from formation_p2p.machine.core.python import ANY_PYTHON
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.effects import Explained, PeerEffect, RejectRequest
+from formation_p2p.peer.core.effects import Explained, RejectRequest
 from formation_p2p.peer.core.events import Explain
-from formation_p2p.peer.core.reputation_gossip import ReputationGossip
-from formation_p2p.peer.core.story import Story
 
 
 @dataclass(slots=True, eq=False)
@@ -74,52 +70,3 @@ def _searched(needs: Requirements | None) -> Iterator[Requirements | None]:
     yield needs
     if needs is not None and needs.python not in ("", ANY_PYTHON):
         yield replace(needs, python="")
-
-
-class Reports:
-    def __init__(
-        self,
-        explanations: Explanations,
-        gangs: Gangs,
-        scheduler: Scheduler,
-        gossip: ReputationGossip,
-        story: Story,
-    ) -> None:
-        self._explanations = explanations
-        self._gangs = gangs
-        self._scheduler = scheduler
-        self._gossip = gossip
-        self._story = story
-
-    def negotiated(self, events: Sequence[LesseeEvent], now: Moment) -> list[PeerEffect]:
-        effects: list[PeerEffect] = []
-        for event in events:
-            if isinstance(event, OffersCollected):
-                continue  # of a gang, which tells of itself
-            self._story.note(event, now)
-            if isinstance(event, LeaseHeld):
-                effects += self._gossip.met(event.lease.lessor, now)
-        self._gangs.negotiated(events, now)
-        return effects
-
-    def found(self, searches: Iterable[Found], now: Moment) -> list[PeerEffect]:
-        effects: list[PeerEffect] = []
-        for found in searches:
-            told = self._explanations.found(found, now)
-            if told is not None:
-                effects.append(told)
-            elif not self._gangs.found(found, now):
-                effects += self._scheduler.found(found, now)
-        return effects
-
-    def of_gangs(self, now: Moment) -> list[PeerEffect] | None:
-        """What gangs tell comes first: their members are to know each other before they work. None
-        where there is nothing."""
-        told, handed = self._gangs.take()
-        effects: list[PeerEffect] = [*told]
-        for each in handed:
-            if isinstance(each, RanksEnded):
-                effects += self._scheduler.ranks_ended(each.members, each.why)
-            else:
-                effects += self._scheduler.negotiated([each], now)
-        return effects if told or handed else None

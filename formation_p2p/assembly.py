@@ -1,0 +1,62 @@
+"""The assembly of a peer: its kernel, and the features of this package.
+
+This file alone names features. What a feature brings to a peer is one row of the table of parts
+(peer/core/part.py), beside the rows of the kernel (peer/core/peer.py). The unions of what a peer is
+told, what it wants done and what it says to other peers are closed here.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from formation_p2p.core.identity import Identity
+from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEffect, ToGangs
+from formation_p2p.features.gangs.core.gangs import Gangs
+from formation_p2p.features.gangs.core.messages import GangMessage
+from formation_p2p.features.gangs.core.parameters import GangParameters
+from formation_p2p.leases.core.messages import KernelMessage
+from formation_p2p.peer.core.effects import KernelEffect, KernelUserEffect
+from formation_p2p.peer.core.events import KernelEvent
+from formation_p2p.peer.core.parameters import KernelParameters
+from formation_p2p.peer.core.peer import Kernel
+from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.network import Network
+from formation_p2p.trust.core.reputation import Reputation
+from formation_p2p.workload.core.comparers import Read, read_plain
+
+PeerEvent = KernelEvent | ToGangs
+PeerEffect = KernelEffect | GangEffect
+# Of these, what is for the person who uses the node.
+UserEffect = KernelUserEffect | EmitGangEvent
+PeerMessage = KernelMessage | GangMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerParameters(KernelParameters):
+    """With those of the features."""
+
+    gang: GangParameters = field(default_factory=GangParameters)
+
+
+DEFAULT_PARAMETERS: Final = PeerParameters()
+
+
+class Peer(Kernel[PeerEvent, PeerEffect]):
+    """The whole peer. See Kernel."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        network: Network,
+        rng: random.Random,
+        reputation: Reputation | None = None,
+        parameters: PeerParameters = DEFAULT_PARAMETERS,
+        name: str = "",
+        membership: Membership | None = None,
+        read: Read = read_plain,
+    ) -> None:
+        super().__init__(identity, network, rng, reputation, parameters, name, membership, read)
+        self.gangs = Gangs(self, parameters.gang)
+        self._assemble(self.gangs.part)
