@@ -1,5 +1,5 @@
-"""What a worker is asked by other peers, and what they are answered where this one does not work,
-or not for them.
+"""What comes for the worker of a peer, from other peers and from the DHT; and what other peers are
+answered where this one does not work, or not for them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from typing import assert_never
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied, Leaving
+from formation_p2p.dht.core.kademlia import Kademlia
+from formation_p2p.dht.core.operations import Published, Searched
 from formation_p2p.leases.core import messages
 from formation_p2p.leases.core.session import Send
 from formation_p2p.peer.core.effects import MemberMet
 from formation_p2p.peer.core.lifecycle import Lifecycle
+from formation_p2p.peer.core.part import Completed, Effects
+from formation_p2p.records.core.profile import SignedProfile
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.reputation import Reputation
 
@@ -25,12 +29,14 @@ class Inbox:
         self,
         me: PeerId,
         lifecycle: Lifecycle,
+        dht: Kademlia[SignedProfile],
         membership: Membership,
         reputation: Reputation,
         submit_milli: int,
     ) -> None:
         self._me = me
         self._lifecycle = lifecycle
+        self._dht = dht
         self._membership = membership
         self._reputation = reputation
         self._submit_milli = submit_milli
@@ -50,6 +56,37 @@ class Inbox:
             cause = "it asks for a lease"
             effects.append(MemberMet(sender.peer_id, message.name, message.grant, cause=cause))
         return effects
+
+    def slice_answered(
+        self, sender: Contact, message: messages.SliceAnswer, now: Moment
+    ) -> Effects:
+        worker = self._lifecycle.worker
+        if worker is None:
+            return ()
+        worker.escrow.answered(sender, message, now)
+        return worker.escrowed(now)
+
+    def gates_met(self, now: Moment) -> None:
+        worker = self._lifecycle.worker
+        for gate in self._dht.take_gates():
+            if worker is not None:
+                worker.announcer.met(gate, now)
+
+    def ended(self, completed: Completed, now: Moment) -> Effects:
+        """An operation of the DHT, if it is the worker's."""
+        worker = self._lifecycle.worker
+        if worker is None:
+            return None
+        if isinstance(completed, Published):
+            if worker.announcer.published(completed, now):
+                self._lifecycle.withdrawn()
+            return ()
+        if isinstance(completed, Searched):
+            if worker.escrow.searched(completed, now):
+                return worker.escrowed(now)
+            if worker.announcer.searched(completed, now):
+                return ()
+        return None
 
     def distrusts(self, submitter: Contact, now: Moment) -> bool:
         if submitter.peer_id == self._me:

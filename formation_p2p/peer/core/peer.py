@@ -207,11 +207,11 @@ class Kernel(Generic[E, F]):
         self._inbox = Inbox(
             identity.peer_id,
             self.lifecycle,
+            self.dht,
             self.membership,
             self.reputation,
             parameters.trust.submit_milli,
         )
-        self._inviters = inviters
         self._issuer: Issuer | None = None
         if parameters.renews:
             self._issuer = Inviter(
@@ -317,7 +317,7 @@ class Kernel(Generic[E, F]):
                 | on(lambda each, now: renewal.begin(now), events.AskRenewal),
                 tick=renewal.tick,
                 next_timeout=renewal.next_timeout,
-                ended=self._inviters_found,
+                ended=renewal.ended,
                 undelivered=lambda each, now: renewal.undelivered(each.to, each.reason, now),
             ),
             Part(  # this node's place in its network
@@ -335,15 +335,15 @@ class Kernel(Generic[E, F]):
             ),
             Part(  # work for others
                 reads=reads(self._inbox.received, *types_of(messages.ToWorker))
-                | reads(self._slice_answered, messages.SliceAnswer),
+                | reads(self._inbox.slice_answered, messages.SliceAnswer),
                 handles=on(at_work(Worker.handle_report), *types_of(WorkerReport))
                 | on(at_work(Worker.rate_measured), events.RateMeasured)
                 | on(at_work(Worker.environments_changed), events.EnvironmentsChanged)
                 | on(lambda each, now: self._blobs.changed(each), events.BlobsChanged),
                 tick=lambda now: None if self.worker is None else self.worker.tick(now),
                 next_timeout=lambda: _NEVER if self.worker is None else self.worker.next_timeout(),
-                settle=self._gates_met,
-                ended=self._announced,
+                settle=self._inbox.gates_met,
+                ended=self._inbox.ended,
                 undelivered=at_work(Worker.undelivered),
                 disconnected=at_work(Worker.disconnected),
                 validate=lambda: None if self.worker is None else self.worker.validate(),
@@ -528,19 +528,15 @@ class Kernel(Generic[E, F]):
         return self.scheduler.output_seen(*seen, more=event.more)
 
     def _offered(self, sender: Contact, offer: messages.Offer, now: Moment) -> Effects:
-        volunteered = self._volunteered(sender, offer, now)
+        """Also by a worker that was not asked, with its profile: it counts where a call stands."""
+        told: Effects = ()
+        if offer.profile is not None and self.lessee.called(offer.request_id, now) is not None:
+            profile = self._wants.volunteer(sender.peer_id, offer.profile, now)
+            if profile is not None:
+                worker = Contact(sender.peer_id, profile.addresses)
+                told = self.scheduler.volunteered(worker, offer.request_id, profile, now)
         self.lessee.received(sender, offer, now)
-        return volunteered
-
-    def _volunteered(self, sender: Contact, offer: messages.Offer, now: Moment) -> Effects:
-        """An offer of a worker that was not asked, with its profile."""
-        if offer.profile is None or self.lessee.called(offer.request_id, now) is None:
-            return ()  # none was called for: its profile is not worth a look
-        profile = self._wants.volunteer(sender.peer_id, offer.profile, now)
-        if profile is None:
-            return ()
-        worker = Contact(sender.peer_id, profile.addresses)
-        return self.scheduler.volunteered(worker, offer.request_id, profile, now)
+        return told
 
     def _found(self, found: Found, now: Moment) -> Effects:
         explained = self._explanations.found(found, now)
@@ -616,10 +612,6 @@ class Kernel(Generic[E, F]):
         answered = answer(self._issuer, sender, message, now)
         return [Send(sender, answered, cause=f"{sender.peer_id} asks for a new grant")]
 
-    def _inviters_found(self, completed: Completed, now: Moment) -> Effects:
-        found = self._inviters.ended(completed, now)
-        return None if found is None else self.renewal.found(found, now)
-
     def _renewed(self, event: events.Renewed, now: Moment) -> Effects:
         """Show the new grant from now on."""
         self.network = network = event.network
@@ -662,34 +654,6 @@ class Kernel(Generic[E, F]):
             self.rng,
             self._parameters,
         )
-
-    def _gates_met(self, now: Moment) -> None:
-        for gate in self.dht.take_gates():
-            if self.worker is not None:
-                self.worker.announcer.met(gate, now)
-
-    def _announced(self, completed: Completed, now: Moment) -> Effects:
-        worker = self.worker
-        if worker is None:
-            return None
-        if isinstance(completed, Published):
-            if worker.announcer.published(completed, now):
-                self.lifecycle.withdrawn()
-            return ()
-        if isinstance(completed, Searched):
-            if worker.escrow.searched(completed, now):
-                return worker.escrowed(now)
-            if worker.announcer.searched(completed, now):
-                return ()
-        return None
-
-    def _slice_answered(
-        self, sender: Contact, message: messages.SliceAnswer, now: Moment
-    ) -> Effects:
-        if self.worker is None:
-            return ()
-        self.worker.escrow.answered(sender, message, now)
-        return self.worker.escrowed(now)
 
     # -- services ---------------------------------------------------------------------------------
 

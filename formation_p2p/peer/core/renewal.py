@@ -246,6 +246,13 @@ class Renewal:
         self._why = "no peer is known that could; see that a gate runs"
         return self._ask([*first, *self.network.contacts(), *known], now)
 
+    def ended(
+        self, completed: Searched[SignedProfile] | Published | Asked, now: Moment
+    ) -> list[Send | RenewalFailed] | None:
+        """An operation of the DHT, if it was the last one of a search for the inviters."""
+        found = self._inviters.ended(completed, now)
+        return None if found is None else self.found(found, now)
+
     def found(self, inviters: Iterable[Contact], now: Moment) -> list[Send | RenewalFailed]:
         """A search for the inviters has ended: ask those that were not asked before it."""
         if not self._is_searching:
