@@ -1,17 +1,33 @@
-"""What several tests of whole nodes have in common."""
+"""What several tests of whole nodes have in common: networks that the tests of a module share. They
+run on one loop, and leave the network as they found it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.support.network import SmallNetwork, small_network
 
 
-@pytest.fixture
-async def small(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
-    """A network of the test's own."""
-    async with small_network(tmp_path) as network:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def small(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SmallNetwork]:
+    async with small_network(tmp_path_factory.mktemp("small"), labels={"region": "eu"}) as network:
+        yield network
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def unboxed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SmallNetwork]:
+    """Its tasks see the files of the tests."""
+    folder = tmp_path_factory.mktemp("unboxed")
+    async with small_network(folder, sandbox="off") as network:
+        yield network
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def apart(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SmallNetwork]:
+    """Bob is as on a machine of his own."""
+    folder = tmp_path_factory.mktemp("apart")
+    async with small_network(folder, shares_memory=False) as network:
         yield network

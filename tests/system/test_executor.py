@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager
 from itertools import count, islice
 from operator import add
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from formation_p2p import Limits, Node, NodeClosed, NotPlain, RemoteTraceback, TaskRaised
 from formation_p2p.core.units import MIB
@@ -30,15 +32,24 @@ from tests.support.waiting import until
 SMALL = "cpu=0.5,memory=256MiB"
 
 
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@asynccontextmanager
+async def alone(folder: Path) -> AsyncIterator[Node]:
     """One that works for itself. Its calls see the test's files."""
     async with (
-        gate_at(tmp_path) as invitation,
-        Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice,
+        gate_at(folder) as invitation,
+        Node.join(invitation(), home=folder / "alice", listen=LISTEN) as alice,
     ):
         limits = Limits(cpu_milli=2000, memory_bytes=1024 * MIB)
         await alice.worker(limits=limits, sandbox="off")
+        yield alice
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+    async with alone(tmp_path_factory.mktemp("executor")) as alice:
         yield alice
 
 
@@ -191,9 +202,8 @@ async def test_a_shutdown_that_does_not_wait_lets_what_was_submitted_end(
 
 
 async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
-        async with Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice:
-            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+    async with asyncio.timeout(DEADLINE_S):
+        async with alone(tmp_path) as alice:
             executor = alice.executor(needs=SMALL, max_workers=1)
             runs, waits = executor.submit(time.sleep, 600), executor.submit(time.sleep, 600)
             await begun(runs)
@@ -219,8 +229,10 @@ class PickledLate:
         """Nobody does."""
 
 
-async def test_what_waits_is_cancelled_where_the_node_refuses_what_was_begun(node: Node) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+async def test_what_waits_is_cancelled_where_the_node_refuses_what_was_begun(
+    tmp_path: Path,
+) -> None:
+    async with asyncio.timeout(DEADLINE_S), alone(tmp_path) as node:
         go = threading.Event()
         executor = node.executor(needs=SMALL, max_workers=1)
         begins, waits = executor.submit(PickledLate(go)), executor.submit(abs, 1)
@@ -231,7 +243,6 @@ async def test_what_waits_is_cancelled_where_the_node_refuses_what_was_begun(nod
         assert isinstance(begins.exception(DEADLINE_S), NodeClosed)
         wait([waits], DEADLINE_S)
         closing.close()
-        await node.close()
     assert waits.cancelled()
 
 

@@ -38,6 +38,7 @@ from tests.support.waiting import until
 # As a script's own functions: interpreters need not import this module, and all that it imports.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 NEEDS = "cpu=0.5,memory=512MiB"
 
 
@@ -73,8 +74,8 @@ async def test_arrays_come_back_by_the_memory_of_this_machine(small: SmallNetwor
         await until(lambda: len(small.alice.inside.packer.blobs) == 0)
 
 
-async def test_arrays_come_back_over_the_network(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, shares_memory=False) as apart:
+async def test_arrays_come_back_over_the_network(apart: SmallNetwork) -> None:
+    async with asyncio.timeout(DEADLINE_S):
         results = await apart.bob.map(filled, range(5), needs=NEEDS)
         assert [each["array"][0] for each in results] == list(range(5))
         (big,) = await apart.bob.map(lambda n: np.ones(n), [MIB], needs=NEEDS)
@@ -82,9 +83,9 @@ async def test_arrays_come_back_over_the_network(tmp_path: Path) -> None:
         await until(lambda: len(apart.alice.inside.packer.blobs) == 0)
 
 
-async def test_what_is_larger_than_allowed_stays_with_its_worker(small: SmallNetwork) -> None:
-    bob = small.bob
-    async with asyncio.timeout(DEADLINE_S):
+async def test_what_is_larger_than_allowed_stays_with_its_worker(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as small:
+        bob = small.bob
         with pytest.raises(ResultTooLarge, match="where the call allows 1000") as of:
             await bob.map(filled, [5], needs=NEEDS, max_result=1000)
         assert of.value.worker == small.alice.peer_id

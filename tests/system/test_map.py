@@ -16,20 +16,19 @@ import cloudpickle
 import pytest
 
 from formation_p2p import InvalidInput, Node, RemoteTraceback
-from tests.support.network import DEADLINE_S, runs, small_network
+from tests.support.network import DEADLINE_S, SmallNetwork, runs
 from tests.support.waiting import until
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SMALL = "cpu=0.5,memory=64MiB"
 
 
 @pytest.fixture
-async def bob(tmp_path: Path) -> AsyncIterator[Node]:
-    """He submits; a worker with room for four tasks is there, whose tasks see the test's files."""
-    async with small_network(tmp_path, sandbox="off") as network:
-        yield network.bob
+def bob(unboxed: SmallNetwork) -> Node:
+    return unboxed.bob
 
 
 def divide(by: int) -> float:

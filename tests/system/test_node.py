@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -67,35 +67,32 @@ A_JOB = Job("a job", (Task("a job/0", Requirements(driver="process"), b""),))
 ENDED = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
-    async with small_network(tmp_path, labels={"region": "eu"}) as network:
-        yield network
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def divide(by: int) -> float:
     return 1 / by
 
 
-async def test_map_gives_the_results_in_order(world: SmallNetwork) -> None:
+async def test_map_gives_the_results_in_order(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        assert await world.bob.map(divide, [1, 2, 4], needs=SMALL) == [1.0, 0.5, 0.25]
-        assert await world.bob.map(divide, []) == []
+        assert await small.bob.map(divide, [1, 2, 4], needs=SMALL) == [1.0, 0.5, 0.25]
+        assert await small.bob.map(divide, []) == []
 
 
-async def test_map_raises_what_the_function_raised_with_its_traceback(world: SmallNetwork) -> None:
+async def test_map_raises_what_the_function_raised_with_its_traceback(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(ZeroDivisionError, match="division by zero") as raised:
-            await world.bob.map(divide, [1, 0], needs=SMALL, attempts=1)
+            await small.bob.map(divide, [1, 0], needs=SMALL, attempts=1)
     where = raised.value.__cause__
     assert isinstance(where, RemoteTraceback)
     assert "in divide" in str(where)
-    assert (where.worker, where.attempts) == (world.alice.peer_id, 1)
+    assert (where.worker, where.attempts) == (small.alice.peer_id, 1)
 
 
-async def test_a_failing_task_is_tried_as_often_as_was_asked(world: SmallNetwork) -> None:
+async def test_a_failing_task_is_tried_as_often_as_was_asked(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(
+        job = await small.bob.submit(
             ProcessSpec(("sh", "-c", "echo no >&2; exit 3")), needs=SMALL, attempts=2
         )
         (result,) = await job
@@ -103,39 +100,39 @@ async def test_a_failing_task_is_tried_as_often_as_was_asked(world: SmallNetwork
     assert "no" in result.reasons[-1].why
 
 
-async def test_what_nobody_can_run_fails_and_says_why_for_each_worker(world: SmallNetwork) -> None:
+async def test_what_nobody_can_run_fails_and_says_why_for_each_worker(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(Unplaceable, match="memory") as raised:
-            await world.bob.map(divide, [1], needs="memory=1TiB")
-    assert list(raised.value.reasons) == [world.alice.peer_id]
+            await small.bob.map(divide, [1], needs="memory=1TiB")
+    assert list(raised.value.reasons) == [small.alice.peer_id]
 
 
 async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(
-    world: SmallNetwork,
+    small: SmallNetwork,
 ) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(ProcessSpec(("echo", "hello")), needs=SMALL)
+        job = await small.bob.submit(ProcessSpec(("echo", "hello")), needs=SMALL)
         events = [event async for event in job.events()]
         with pytest.raises(InvalidInput, match="they are read already"):
             await anext(job.events())
         story = await job.story()
-        assert await world.bob.story(job.tasks[0].task_id) == story
+        assert await small.bob.story(job.tasks[0].task_id) == story
         with pytest.raises(InvalidInput, match="7 is none of the 1 of this job"):
             await job.story(7)
-        assert await world.bob.story("unknown/0") == ()
+        assert await small.bob.story("unknown/0") == ()
     assert [step.step for step in story][-1] is StoryStep.SUCCEEDED
-    assert {step.peer for step in story if step.step is StoryStep.SENT} == {world.alice.peer_id}
+    assert {step.peer for step in story if step.step is StoryStep.SENT} == {small.alice.peer_id}
     assert isinstance(events[0], TaskPlaced)
-    assert events[0].worker == world.alice.peer_id
+    assert events[0].worker == small.alice.peer_id
     assert events[0].nearest
     assert [e.data for e in events if isinstance(e, TaskPrinted)] == [b"hello\n"]
     assert sum(isinstance(e, TaskSucceeded) for e in events) == 1
     assert events[-1] == JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
 
 
-async def test_output_arrives_while_the_task_still_runs(world: SmallNetwork) -> None:
+async def test_output_arrives_while_the_task_still_runs(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(
+        job = await small.bob.submit(
             ProcessSpec(("sh", "-c", "echo first; sleep 600")), needs=SMALL
         )
         async for event in job.events():
@@ -152,17 +149,17 @@ def sleep_as_a_program(s: str) -> None:
 
 @pytest.mark.parametrize("how", ["map", "job", "run"])
 async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
-    world: SmallNetwork, how: str
+    small: SmallNetwork, how: str
 ) -> None:
     long = f"600.{secrets.randbelow(10**9)}"
 
     async def awaits() -> None:
         if how == "map":
-            await world.bob.map(sleep_as_a_program, [long], needs=SMALL)
+            await small.bob.map(sleep_as_a_program, [long], needs=SMALL)
         elif how == "run":
-            await world.bob.run(("sleep", long), needs=SMALL)
+            await small.bob.run(("sleep", long), needs=SMALL)
         else:
-            await (await world.bob.submit(ProcessSpec(("sleep", long)), needs=SMALL))
+            await (await small.bob.submit(ProcessSpec(("sleep", long)), needs=SMALL))
 
     async def sleeps() -> bool:
         return runs(long)
@@ -179,9 +176,9 @@ async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
         await until(is_over)
 
 
-async def test_whoever_waits_for_results_alone_cancels_nothing(world: SmallNetwork) -> None:
+async def test_whoever_waits_for_results_alone_cancels_nothing(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL)
+        job = await small.bob.submit(ProcessSpec(("true",)), needs=SMALL)
         waiting = asyncio.ensure_future(job.results())
         await asyncio.sleep(0)  # it waits
         waiting.cancel()
@@ -191,41 +188,41 @@ async def test_whoever_waits_for_results_alone_cancels_nothing(world: SmallNetwo
     assert result.status == "succeeded"
 
 
-async def test_run_brings_back_the_output_of_one_command(world: SmallNetwork) -> None:
+async def test_run_brings_back_the_output_of_one_command(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        result = await world.bob.run([sys.executable, "-c", "print(6 * 7)"], needs=SMALL)
+        result = await small.bob.run([sys.executable, "-c", "print(6 * 7)"], needs=SMALL)
         with pytest.raises(TaskFailed, match="exit"):
-            await world.bob.run(["false"], needs=SMALL)
+            await small.bob.run(["false"], needs=SMALL)
     assert (result.exit_code, result.stdout_tail) == (0, b"42\n")
 
 
-async def test_explain_ranks_who_could_and_says_why_not_the_others(world: SmallNetwork) -> None:
+async def test_explain_ranks_who_could_and_says_why_not_the_others(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        could = await world.bob.explain("label.region=eu,driver=python")
-        could_not = await world.bob.explain("label.region=us")
-    assert [ranked.profile.peer_id for ranked in could.ranked] == [world.alice.peer_id]
+        could = await small.bob.explain("label.region=eu,driver=python")
+        could_not = await small.bob.explain("label.region=us")
+    assert [ranked.profile.peer_id for ranked in could.ranked] == [small.alice.peer_id]
     assert [str(why) for _, why in could_not.rejected] == [
         "label.region: needs the label region=us, has region=eu"
     ]
 
 
-async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: SmallNetwork) -> None:
+async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        async with Node.join(world.invite, home=world.folder / "carol", listen=LISTEN) as carol:
+        async with Node.join(small.invite, home=small.folder / "carol", listen=LISTEN) as carol:
             await carol.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
 
             async def both() -> bool:
-                return len(await world.bob.workers()) == 2
+                return len(await small.bob.workers()) == 2
 
             await until(both)
             job = await carol.submit(ProcessSpec(("sleep", "600")), needs=SMALL)
         with pytest.raises(NodeClosed):
             await job
-        assert [p.peer_id for p in await world.bob.workers()] == [world.alice.peer_id]
+        assert [p.peer_id for p in await small.bob.workers()] == [small.alice.peer_id]
 
 
-async def test_of_two_offers_at_once_one_is_taken(world: SmallNetwork) -> None:
-    async with Node.join(world.invite, home=world.folder / "carol", listen=LISTEN) as carol:
+async def test_of_two_offers_at_once_one_is_taken(small: SmallNetwork) -> None:
+    async with Node.join(small.invite, home=small.folder / "carol", listen=LISTEN) as carol:
         limits = Limits(cpu_milli=1000, memory_bytes=512 * MIB)
         offers = (carol.worker(limits=limits) for _ in range(2))
         taken, refused = await asyncio.gather(*offers, return_exceptions=True)
@@ -234,12 +231,12 @@ async def test_of_two_offers_at_once_one_is_taken(world: SmallNetwork) -> None:
         assert "works already" in str(refused)
 
 
-async def test_a_worker_offers_only_the_drivers_it_was_started_with(world: SmallNetwork) -> None:
+async def test_a_worker_offers_only_the_drivers_it_was_started_with(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(InvalidInput, match="not installed"):
-            await world.bob.worker(drivers=["quantum"])
+            await small.bob.worker(drivers=["quantum"])
         with pytest.raises(InvalidInput, match="does not run"):
-            await world.bob.map(divide, [1], needs="driver=process")
+            await small.bob.map(divide, [1], needs="driver=process")
 
 
 class Sleep:
@@ -260,34 +257,34 @@ class Sleep:
         pass
 
 
-async def test_a_driver_of_ones_own_runs_work_of_ones_own(world: SmallNetwork) -> None:
+async def test_a_driver_of_ones_own_runs_work_of_ones_own(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(Sleep(), needs=SMALL)
+        job = await small.bob.submit(Sleep(), needs=SMALL)
         (nobody,) = await job
         assert nobody.status == "unplaceable"
-        async with Node.join(world.invite, home=world.folder / "carol", listen=LISTEN) as carol:
+        async with Node.join(small.invite, home=small.folder / "carol", listen=LISTEN) as carol:
             await carol.worker(drivers={"sleep": Sleep})
 
             async def known() -> bool:
-                return bool((await world.bob.explain("driver=sleep")).ranked)
+                return bool((await small.bob.explain("driver=sleep")).ranked)
 
             await until(known)
-            (slept,) = await (await world.bob.submit(Sleep(), needs=SMALL))
+            (slept,) = await (await small.bob.submit(Sleep(), needs=SMALL))
     assert (slept.status, slept.result) == ("succeeded", b"slept 0.01")
 
 
-async def test_results_that_are_no_plain_data_need_trust(world: SmallNetwork) -> None:
+async def test_results_that_are_no_plain_data_need_trust(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL)
+        job = await small.bob.submit(ProcessSpec(("true",)), needs=SMALL)
         (done,) = await job
         assert done.status == "succeeded"
-        paths = await world.bob.map(Path, ["a"], needs=SMALL, trust_results=True)
+        paths = await small.bob.map(Path, ["a"], needs=SMALL, trust_results=True)
     assert paths == [Path("a")]
 
 
-async def test_what_is_submitted_while_the_node_is_closed_is_refused(world: SmallNetwork) -> None:
+async def test_what_is_submitted_while_the_node_is_closed_is_refused(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        dave = await Node.join(world.invite, home=world.folder / "dave", listen=())
+        dave = await Node.join(small.invite, home=small.folder / "dave", listen=())
         closing = asyncio.ensure_future(dave.close())
         await asyncio.sleep(0)
         with pytest.raises(NodeClosed, match="being closed"):
@@ -301,9 +298,9 @@ async def test_a_home_in_no_network_cannot_be_entered(tmp_path: Path) -> None:
             raise AssertionError("it was entered")
 
 
-async def test_scripts_have_the_same_without_await(world: SmallNetwork) -> None:
+async def test_scripts_have_the_same_without_await(small: SmallNetwork) -> None:
     def script() -> tuple[list[float], int, str]:
-        with SyncNode.join(world.invite, home=world.folder / "script", listen=()) as node:
+        with SyncNode.join(small.invite, home=small.folder / "script", listen=()) as node:
             halves = node.map(divide, [2], needs=SMALL)
             job = node.submit(ProcessSpec(("echo", "hi")), needs=SMALL, name="greeting")
             events = list(job.events())
@@ -318,11 +315,11 @@ async def test_scripts_have_the_same_without_await(world: SmallNetwork) -> None:
     assert events >= 3
 
 
-async def test_value_of_reads_one_result_of_a_job(world: SmallNetwork) -> None:
+async def test_value_of_reads_one_result_of_a_job(small: SmallNetwork) -> None:
     from formation_p2p import python_calls
 
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(python_calls(divide, [4, 0]), needs=SMALL, attempts=1)
+        job = await small.bob.submit(python_calls(divide, [4, 0]), needs=SMALL, attempts=1)
         good, bad = await job
     assert value_of(good) == 0.25
     with pytest.raises(ZeroDivisionError):
@@ -330,19 +327,19 @@ async def test_value_of_reads_one_result_of_a_job(world: SmallNetwork) -> None:
 
 
 async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_nothing(
-    world: SmallNetwork, monkeypatch: pytest.MonkeyPatch
+    small: SmallNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = ProcessSpec(("true",))
 
     def fails(*_: object, **__: object) -> None:
         raise KeyError("a fault of ours")
 
-    state = world.folder / "jobs.db"
+    state = small.folder / "jobs.db"
     async with (
         asyncio.timeout(DEADLINE_S),
-        Node.join(world.invite, home=world.folder / "dave", listen=(), state=state) as dave,
+        Node.join(small.invite, home=small.folder / "dave", listen=(), state=state) as dave,
     ):
-        for node in (world.bob, dave):
+        for node in (small.bob, dave):
             with monkeypatch.context() as patched:
                 patched.setattr(Finder, "find", fails)
                 job = await node.submit(true, needs=SMALL)

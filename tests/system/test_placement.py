@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from formation_p2p import (
     Candidate,
@@ -39,11 +40,14 @@ class World:
     carol: Node
     bob: Node
     invite: str
-    folder: Path
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    tmp_path = tmp_path_factory.mktemp("placement")
     limits = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
     async with (
         asyncio.timeout(DEADLINE_S),
@@ -55,7 +59,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         await alice.worker(limits=limits, price_micro=10_000)
         await carol.worker(limits=limits, price_micro=90_000, labels={"region": "eu"})
         await sees(bob, 2)
-        yield World(alice, carol, bob, invite(), tmp_path)
+        yield World(alice, carol, bob, invite())
 
 
 @dataclass(frozen=True)
@@ -126,10 +130,12 @@ async def test_a_policy_that_is_none_is_refused_with_those_that_there_are(world:
         await world.bob.submit(TRUE, policy="nearest")
 
 
-async def test_a_state_keeps_how_a_job_is_placed_and_only_what_has_a_name(world: World) -> None:
-    state = world.folder / "jobs.db"
+async def test_a_state_keeps_how_a_job_is_placed_and_only_what_has_a_name(
+    world: World, tmp_path: Path
+) -> None:
+    state = tmp_path / "jobs.db"
     hints = Hints(region="eu", required=frozenset({"region"}))
-    async with Node.join(world.invite, home=world.folder / "d", listen=(), state=state) as dave:
+    async with Node.join(world.invite, home=tmp_path / "d", listen=(), state=state) as dave:
         for own in (Dearest(), Trusted() & Dearest(), NamedLikeAnother()):
             with pytest.raises(
                 InvalidInput, match="policy: the node's state keeps named policies only"
@@ -137,7 +143,7 @@ async def test_a_state_keeps_how_a_job_is_placed_and_only_what_has_a_name(world:
                 await dave.submit(TRUE, needs=NEEDS, policy=own)
         job = await dave.submit(TRUE, needs="cpu=64", policy="cheapest", hints=hints, scope="org")
         job_id = job.job_id
-    async with Node.join(home=world.folder / "d", listen=(), state=state) as dave:
+    async with Node.join(home=tmp_path / "d", listen=(), state=state) as dave:
         kept = await dave.job(job_id)
         decision = await kept.explain()
         assert decision.policy == "cheapest"

@@ -6,8 +6,6 @@ import asyncio
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -15,19 +13,14 @@ import pytest
 from formation_p2p import Node, ProcessSpec
 from formation_p2p.api.mapped import Mapped
 from formation_p2p.core.identity import shown_peer
-from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
+from tests.support.network import DEADLINE_S, SmallNetwork, runs
 from tests.support.waiting import until
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SMALL = "cpu=0.5,memory=64MiB"
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
-    async with small_network(tmp_path) as network:
-        yield network
 
 
 def says(n: int) -> int:
@@ -37,51 +30,51 @@ def says(n: int) -> int:
     return n
 
 
-def prefix(world: SmallNetwork) -> str:
-    return f"{shown_peer(world.alice.peer_id, world.alice.name)} | "
+def prefix(small: SmallNetwork) -> str:
+    return f"{shown_peer(small.alice.peer_id, small.alice.name)} | "
 
 
 async def test_calls_print_here_when_asked_to(
-    world: SmallNetwork, capsys: pytest.CaptureFixture[str]
+    small: SmallNetwork, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    who = prefix(world)
+    who = prefix(small)
     async with asyncio.timeout(DEADLINE_S):
-        assert await world.bob.map(says, range(2), needs=SMALL) == [0, 1]
+        assert await small.bob.map(says, range(2), needs=SMALL) == [0, 1]
         assert capsys.readouterr() == ("", "")
-        assert await world.bob.map(says, range(2), needs=SMALL, show_output=True) == [0, 1]
+        assert await small.bob.map(says, range(2), needs=SMALL, show_output=True) == [0, 1]
         out, err = capsys.readouterr()
         lines = [f"{who}call 0", f"{who}call 1", f"{who}no end", f"{who}no end"]
         assert sorted(out.splitlines()) == lines
         assert sorted(err.splitlines()) == [f"{who}oops 0", f"{who}oops 1"]
-        with world.bob.executor(needs=SMALL, show_output=True) as pool:
+        with small.bob.executor(needs=SMALL, show_output=True) as pool:
             assert await asyncio.wrap_future(pool.submit(says, 7)) == 7
             assert capsys.readouterr().out == f"{who}call 7\n{who}no end\n", "before the result"
-        job = await world.bob.submit(ProcessSpec(("echo", "hi")), needs=SMALL, show_output=True)
+        job = await small.bob.submit(ProcessSpec(("echo", "hi")), needs=SMALL, show_output=True)
         await job
         assert capsys.readouterr().out == f"{who}hi\n"
 
 
 async def test_prompts_show_what_calls_print_unless_told_not_to(
-    world: SmallNetwork, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    small: SmallNetwork, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     async with asyncio.timeout(DEADLINE_S):
-        await world.bob.map(says, [1], needs=SMALL)
-        assert f"{prefix(world)}call 1\n" in capsys.readouterr().out
-        await world.bob.map(says, [1], needs=SMALL, show_output=False)
+        await small.bob.map(says, [1], needs=SMALL)
+        assert f"{prefix(small)}call 1\n" in capsys.readouterr().out
+        await small.bob.map(says, [1], needs=SMALL, show_output=False)
         assert capsys.readouterr() == ("", "")
 
 
 async def test_jobs_that_are_kept_print_as_well(
-    world: SmallNetwork, capsys: pytest.CaptureFixture[str]
+    small: SmallNetwork, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = world.folder / "jobs.db"
+    state = small.folder / "jobs.db"
     async with (
         asyncio.timeout(DEADLINE_S),
-        Node.join(world.invite, home=world.folder / "dave", listen=(), state=state) as dave,
+        Node.join(small.invite, home=small.folder / "dave", listen=(), state=state) as dave,
     ):
         await (await dave.submit(ProcessSpec(("echo", "hi")), needs=SMALL, show_output=True))
-    assert capsys.readouterr().out == f"{prefix(world)}hi\n"
+    assert capsys.readouterr().out == f"{prefix(small)}hi\n"
 
 
 def divide(by: int) -> float:
@@ -89,7 +82,7 @@ def divide(by: int) -> float:
 
 
 async def test_progress_counts_to_the_end(
-    world: SmallNetwork, capsys: pytest.CaptureFixture[str]
+    small: SmallNetwork, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[tuple[int, int, int | None]] = []
 
@@ -97,12 +90,12 @@ async def test_progress_counts_to_the_end(
         said.append((done, failed, total))
 
     async with asyncio.timeout(DEADLINE_S):
-        await world.bob.map(divide, range(1, 11), needs=SMALL, progress=progress)
+        await small.bob.map(divide, range(1, 11), needs=SMALL, progress=progress)
         assert said[0] == (0, 0, 10)
         assert said[-1] == (10, 0, 10)
         assert said == sorted(said)
         streamed: list[tuple[int, int, int | None]] = []
-        stream = world.bob.map(
+        stream = small.bob.map(
             divide,
             iter(range(1, 4)),
             needs=SMALL,
@@ -110,10 +103,10 @@ async def test_progress_counts_to_the_end(
         )
         assert len([value async for value in stream]) == 3
         assert streamed[-1] == (3, 0, None)
-        await world.bob.map(divide, [1, 2], needs=SMALL, progress=True)
+        await small.bob.map(divide, [1, 2], needs=SMALL, progress=True)
         assert "formation: 2 of 2 done, 0 failed" in capsys.readouterr().err
         with pytest.raises(ZeroDivisionError):
-            await world.bob.map(divide, [0], needs=SMALL, progress=True, attempts=1)
+            await small.bob.map(divide, [0], needs=SMALL, progress=True, attempts=1)
         assert "formation: 0 of 1 done, 1 failed" in capsys.readouterr().err
 
 
@@ -122,7 +115,7 @@ def waits(program: str) -> None:
         subprocess.run(["sleep", program], check=True)
 
 
-async def test_progress_is_not_told_after_a_map_has_ended(world: SmallNetwork) -> None:
+async def test_progress_is_not_told_after_a_map_has_ended(small: SmallNetwork) -> None:
     long = f"600.{secrets.randbelow(10**9)}"
     said: list[tuple[int, int, int | None]] = []
 
@@ -131,19 +124,19 @@ async def test_progress_is_not_told_after_a_map_has_ended(world: SmallNetwork) -
 
     async with asyncio.timeout(DEADLINE_S):
         mapping = asyncio.create_task(
-            _of(world.bob.map(waits, [long] * 3, needs=SMALL, progress=progress))
+            _of(small.bob.map(waits, [long] * 3, needs=SMALL, progress=progress))
         )
         await until(lambda: runs(long))
         mapping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await mapping
         await until(lambda: not runs(long))
-        async for _ in world.bob.map(waits, ["", long, long], needs=SMALL, progress=progress):
+        async for _ in small.bob.map(waits, ["", long, long], needs=SMALL, progress=progress):
             await until(lambda: runs(long))
             break
         await until(lambda: not runs(long))
         # What the calls that were cancelled tell, the node has told before it answers this.
-        assert await world.bob.map(abs, [-1], needs=SMALL) == [1]
+        assert await small.bob.map(abs, [-1], needs=SMALL) == [1]
     assert said == [(0, 0, 3), (0, 0, 3), (1, 0, 3)]
 
 
@@ -151,12 +144,12 @@ async def _of(mapped: Mapped[None]) -> list[None]:
     return await mapped
 
 
-async def test_what_ones_own_progress_raises_is_raised(world: SmallNetwork) -> None:
+async def test_what_ones_own_progress_raises_is_raised(small: SmallNetwork) -> None:
     def progress(done: int, failed: int, total: int | None) -> None:
         if done:
             raise LookupError("the bar is gone")
 
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(LookupError, match="the bar is gone"):
-            await world.bob.map(divide, [1, 2, 3], needs=SMALL, progress=progress)
-        assert await world.bob.map(divide, [1], needs=SMALL) == [1.0]
+            await small.bob.map(divide, [1, 2, 3], needs=SMALL, progress=progress)
+        assert await small.bob.map(divide, [1], needs=SMALL) == [1.0]
