@@ -112,7 +112,7 @@ async def killed(folder: Path, quick: bool) -> Figures:
     for what in ("program", "node"):
         (folder / what).mkdir()
         async with world_of(folder / what, 2) as world:
-            found[what] = await _killed(world, what, 4.0 if quick else 20.0)
+            found[what] = await _killed(world, what, 2.0 if quick else 20.0)
     return found
 
 

@@ -30,7 +30,8 @@ class Program:
     def __init__(
         self, argv: Sequence[str], environment: Mapping[str, str], *, forked: bool = False
     ) -> None:
-        """Of one that is `forked`, `argv` are the arguments of `formation`; see Forked."""
+        """Of one that is `forked`, `argv` are the arguments of `formation`, or `-m`, a module and
+        its arguments; see Forked."""
         self.argv = argv
         self.lines: list[str] = []
         self._unread: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -42,7 +43,7 @@ class Program:
         with os.fdopen(writes, "wb"), Path(os.devnull).open() as nothing:
             files = (nothing.fileno(), writes, writes)
             self.process: subprocess.Popen[bytes] | Forked = (
-                Forked(argv, env, ROOT, files)
+                _forked(argv, env, files)
                 if forked
                 else subprocess.Popen(
                     argv, cwd=ROOT, env=env, stdin=nothing, stdout=writes, stderr=writes
@@ -102,6 +103,12 @@ class Program:
             self.lines.append(line)
             self._unread.put(line)
         self._unread.put(None)
+
+
+def _forked(argv: Sequence[str], env: Mapping[str, str], files: tuple[int, int, int]) -> Forked:
+    if argv[0] == "-m":
+        return Forked(argv[2:], env, ROOT, files, module=argv[1])
+    return Forked(argv, env, ROOT, files)
 
 
 @contextmanager

@@ -25,12 +25,12 @@ def test_the_dht_benchmark_measures_every_operation_of_ours() -> None:
 def test_calls_on_workers_of_several_pythons_neither_crash_nor_end_wrong() -> None:
     others = [name.removeprefix("cpython-") for name in other_pythons()][:1]
     flags = (flag for version in others for flag in ("--python", version))
-    argv = (sys.executable, "-m", "benchmarks.mixed", "--json", "--calls", "300", *flags)
+    argv = (sys.executable, "-m", "benchmarks.mixed", "--json", "--calls", "30", *flags)
     with running(*argv) as ran:  # four nodes that start and end
         assert ran.ended(3 * DEADLINE_S) == 0, ran.output
     result = json.loads(ran.lines[-1])
     assert (result["crashes"], result["wrong"], result["missing"]) == (0, 0, 0)
-    assert sum(result["ran"].values()) == result["calls"] > 500
+    assert sum(result["ran"].values()) == result["calls"] > 50
     assert set(result["ran"]) == {own_name(), *(f"cpython-{version}" for version in others)}
 
 
@@ -49,13 +49,13 @@ def test_the_placement_benchmark_asks_changes_and_places() -> None:
         "-m",
         "benchmarks.placement",
         "--json",
-        *("--workers", "1000", "--placed-on", "200", "--tasks", "2000", "--seed", "7"),
+        *("--workers", "300", "--placed-on", "60", "--tasks", "600", "--seed", "7"),
     )
     assert ran.process.returncode == 0, ran.output
     result = json.loads(ran.lines[-1])
     figures = ("topk_1m_p50_ms", "memory_pass_ms", "update_us", "placements_per_s")
     assert all(result[figure] > 0 for figure in figures)
-    assert (result["workers"], result["tasks"], result["seed"]) == (1000, 2000, 7)
+    assert (result["workers"], result["tasks"], result["seed"]) == (300, 600, 7)
     found = {name: shape["found"] for name, shape in result["shapes"].items()}
     assert (found["anything"], found["nobody"]) == (20, 0)
     assert all(rule["full_pct"] > 50 for rule in result["placing"].values())
@@ -67,5 +67,5 @@ def test_no_request_that_does_no_harm_fails_where_a_replica_is_killed() -> None:
         assert ran.ended(2 * DEADLINE_S) == 0, ran.output
     found = json.loads(ran.lines[-1])["killed"]
     for what in ("program", "node"):
-        assert found[what]["requests"] == 200
+        assert found[what]["requests"] == 100
         assert found[what]["failed_idempotent"] == 0, found[what]["why"]

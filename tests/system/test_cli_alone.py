@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -28,17 +26,6 @@ from formation_p2p.trust.core.network import parse_invite
 from tests.support.charters import charter_at
 from tests.support.programs import ROOT
 from tests.support.state_world import job_of
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    """The command sets up logging for its process, which here is that of all tests."""
-    root, package = logging.getLogger(), logging.getLogger("formation_p2p")
-    before = (root.handlers[:], root.level, package.level)
-    yield
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    package.setLevel(before[2])
 
 
 def formation(home: Path, *arguments: str | Path) -> tuple[int, str, str]:

@@ -52,16 +52,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     homes = tmp_path_factory.mktemp("homes")
     alice, bob, carol = (homes / name for name in ("alice", "bob", "carol"))
     assert formation(alice, "network", "create").code == 0
-    # These start as people start them, imports and all.
-    with running(*FORMATION, "gate", *LOOPBACK, FORMATION_HOME=str(alice)) as gate:
+    with started(alice, "gate", *LOOPBACK) as gate:
         gate.line_with("to invite others")
         invited = formation(alice, "network", "invite")
         assert "a secret" in invited.err
         for home in (bob, carol):
             assert formation(home, "network", "join", "-", stdin=invited.out).code == 0
         options = ("--cpu", "2", "--memory", "2GiB", "--label", "zone=a", "--name", "bobs-box")
-        argv = (*FORMATION, "worker", "--json", *LOOPBACK, *options)
-        with running(*argv, FORMATION_HOME=str(bob)) as worker:
+        with started(bob, "worker", "--json", *LOOPBACK, *options) as worker:
             ready = json.loads(worker.line_with("ready"))
             yield World(alice, carol, worker, ready["peer_id"])
 

@@ -121,7 +121,7 @@ async def test_data_frames_come_back_as_data(tmp_path: Path) -> None:
 
 
 def test_an_array_that_no_worker_could_hold_is_summed() -> None:
-    with running(sys.executable, "-m", "examples.dask_cluster") as example:
+    with running("-m", "examples.dask_cluster", forked=True) as example:
         # Seven processes that import Dask, beside those of other tests.
         assert example.ended(2 * DEADLINE_S) == 0, example.output
     assert "360 MiB lie on workers of 320 MiB each; their sum is 1113255499530240" in example.output

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from formation_p2p import (
     JobHandle,
-    Limits,
     Node,
     ProcessResult,
     ProcessSpec,
@@ -31,8 +28,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.machine.core.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.state.memory_samples import MemorySamples
 from formation_p2p.workload.core.blob import Cid
-from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at, small_network
+from tests.support.network import DEADLINE_S, SmallNetwork, small_network
 from tests.support.waiting import until
 
 SMALL = "cpu=0.25,memory=64MiB"
@@ -60,12 +56,7 @@ JOB = """
 """
 
 
-@asynccontextmanager
-async def network(folder: Path) -> AsyncIterator[tuple[Node, str]]:
-    """A gate and a worker; the node that submits, and how to join."""
-    limits = Limits(cpu_milli=2000, memory_bytes=2048 * MIB)
-    async with small_network(folder, limits=limits) as made:
-        yield made.bob, made.invite
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def order_of(job: JobHandle, events: list[object]) -> list[str]:
@@ -78,13 +69,16 @@ def order_of(job: JobHandle, events: list[object]) -> list[str]:
     ]
 
 
-async def test_a_job_file_with_a_matrix_inputs_and_an_order_runs_as_it_says(tmp_path: Path) -> None:
+async def test_a_job_file_with_a_matrix_inputs_and_an_order_runs_as_it_says(
+    small: SmallNetwork, tmp_path: Path
+) -> None:
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / f"{name}.txt").write_text("line\n")
     (tmp_path / "job.toml").write_text(JOB)
     plan = read_job_file(tmp_path / "job.toml").plan()
-    async with asyncio.timeout(DEADLINE_S), network(tmp_path) as (bob, _):
+    async with asyncio.timeout(DEADLINE_S):
+        bob = small.bob
         job = await bob.submit(plan)
         order = order_of(job, [event async for event in job.events()])
         results = {each.label: each for each in await job}
@@ -106,24 +100,28 @@ async def test_a_job_file_with_a_matrix_inputs_and_an_order_runs_as_it_says(tmp_
     assert order.index("-square-4-10") < order.index("+last")
 
 
-async def test_what_waits_for_a_failure_does_not_run_and_says_for_which(tmp_path: Path) -> None:
+async def test_what_waits_for_a_failure_does_not_run_and_says_for_which(
+    small: SmallNetwork,
+) -> None:
     plan = derive(
         {
             "bad": Stage(ProcessSpec(("false",)), needs=SMALL),
             "after": Stage(ProcessSpec(("true",)), after=("bad",), needs=SMALL),
         }
     )
-    async with asyncio.timeout(DEADLINE_S), network(tmp_path) as (bob, _):
+    async with asyncio.timeout(DEADLINE_S):
+        bob = small.bob
         bad, after = await (await bob.submit(plan, attempts=1))
     assert (after.status, after.attempts, after.waited_for) == ("failed", 0, "bad")
     assert str(after.error()).endswith("did not run: it waited for bad, which brought no result")
     assert bad.reasons
 
 
-async def test_calls_of_functions_may_wait_for_each_other(tmp_path: Path) -> None:
-    folder = tmp_path / "between"
-    folder.mkdir()
-    path = folder / "x"
+async def test_calls_of_functions_may_wait_for_each_other(
+    unboxed: SmallNetwork, tmp_path: Path
+) -> None:
+    """They meet in a folder of this machine."""
+    path = tmp_path / "x"
 
     def write(text: str) -> None:
         with path.open("a") as file:
@@ -139,16 +137,13 @@ async def test_calls_of_functions_may_wait_for_each_other(tmp_path: Path) -> Non
         }
     )
     async with asyncio.timeout(DEADLINE_S):
-        async with gate_at(tmp_path) as invitation:
-            join = invitation()
-            async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
-                # Without a sandbox, so that they meet in a folder of this machine.
-                await alice.worker(sandbox="off", limits=Limits(cpu_milli=2000))
-                *_, last = await (await alice.submit(plan, needs=SMALL))
+        *_, last = await (await unboxed.alice.submit(plan, needs=SMALL))
     assert value_of(last) == "123"
 
 
-async def test_a_durable_job_goes_on_in_order_in_the_next_life(tmp_path: Path) -> None:
+async def test_a_durable_job_goes_on_in_order_in_the_next_life(
+    small: SmallNetwork, tmp_path: Path
+) -> None:
     plan = derive(
         {
             "first": Stage(ProcessSpec(("sleep", "1")), needs=SMALL),
@@ -157,11 +152,11 @@ async def test_a_durable_job_goes_on_in_order_in_the_next_life(tmp_path: Path) -
             ),
         }
     )
-    async with asyncio.timeout(DEADLINE_S), network(tmp_path) as (_, join):
+    async with asyncio.timeout(DEADLINE_S):
         how = {"home": tmp_path / "carol", "listen": (), "state": tmp_path / "state"}
-        async with Node.join(join, **how) as carol:  # type: ignore[arg-type]
+        async with Node.join(small.invite, **how) as carol:  # type: ignore[arg-type]
             job_id = (await carol.submit(plan)).job_id
-        async with Node.join(join, **how) as carol:  # type: ignore[arg-type]
+        async with Node.join(small.invite, **how) as carol:  # type: ignore[arg-type]
             job = await carol.job(job_id)
             assert [len(task.after) for task in job.tasks] == [0, 1, 1]
             results = await job
@@ -179,12 +174,13 @@ def holding(mib: int, seconds: float = 0.1) -> ProcessSpec:
     return ProcessSpec((sys.executable, "-I", "-S", "hold.py"), files_in={"hold.py": program})
 
 
-async def test_memory_that_nobody_gave_is_learnt_from_earlier_runs(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), network(tmp_path) as (bob, _):
+async def test_memory_that_nobody_gave_is_learnt_from_earlier_runs(small: SmallNetwork) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        bob = small.bob
         given = await bob.submit([holding(100)] * 5, needs="cpu=0.25,memory=300MiB")
         assert given.sizes == ()
         assert {each.status for each in await given} == {"succeeded"}
-        sizes = MemorySamples(tmp_path / "bob")
+        sizes = MemorySamples(small.folder / "bob")
 
         async def learnt() -> bool:
             return bool(sizes.learnt(["process:hold.py"]))
@@ -215,10 +211,11 @@ async def test_memory_that_nobody_gave_is_learnt_from_earlier_runs(tmp_path: Pat
             await job
 
 
-async def test_usage_is_json(tmp_path: Path) -> None:
+async def test_usage_is_json(small: SmallNetwork) -> None:
     from formation_p2p.command.as_json import EventLines
 
-    async with asyncio.timeout(DEADLINE_S), network(tmp_path) as (bob, _):
+    async with asyncio.timeout(DEADLINE_S):
+        bob = small.bob
         counts = ProcessSpec(("sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"))
         job = await bob.submit(counts, needs=SMALL, labels=["one"])
         lines = EventLines({task.task_id: task.label for task in job.tasks})
@@ -229,7 +226,9 @@ async def test_usage_is_json(tmp_path: Path) -> None:
     assert 20 < succeeded["used"]["cpu_ms"] <= succeeded["ran_ms"] + 100
 
 
-async def test_files_go_from_stage_to_stage_and_come_home(tmp_path: Path) -> None:
+async def test_files_go_from_stage_to_stage_and_come_home(
+    small: SmallNetwork, tmp_path: Path
+) -> None:
     """`derive` and functions of the API: what one task makes the next reads, wherever they run."""
     parts = Stage(
         ProcessSpec(("sh", "-c", "yes {p} | head -c 3000000 > part.txt")),
@@ -245,7 +244,8 @@ async def test_files_go_from_stage_to_stage_and_come_home(tmp_path: Path) -> Non
         inputs={"parts/{label}": parts.output("part.txt")},
         needs=SMALL,
     )
-    async with asyncio.timeout(DEADLINE_S), network(tmp_path) as (bob, _):
+    async with asyncio.timeout(DEADLINE_S):
+        bob = small.bob
         *_, merged = await (await bob.submit(derive({"part": parts, "merge": merge})))
         assert merged.status == "succeeded", merged
         brought = ProcessResult.decode(merged.result)
@@ -254,11 +254,11 @@ async def test_files_go_from_stage_to_stage_and_come_home(tmp_path: Path) -> Non
     assert (tmp_path / "all").read_bytes() == (b"a\n" * 1_500_000 + b"b\n" * 1_500_000)
 
 
-@pytest.mark.parametrize("workers", ["another", "itself"])
 async def test_a_worker_is_asked_for_files_until_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so keeps them: a stage may take longer than files are kept otherwise."""
+    """And so keeps them, also where it has submitted the job itself: a stage may take longer than
+    files are kept otherwise."""
     monkeypatch.setattr(stage_outputs, "EVERY_S", 0.1)
     asked: list[Cid] = []
     content = BlobStore.content
@@ -267,26 +267,24 @@ async def test_a_worker_is_asked_for_files_until_they_are_read(
         asked.append(cid)
         return content(store, cid)
 
+    async def asks_no_more() -> bool:
+        asked.clear()
+        await asyncio.sleep(0.5)
+        return not asked
+
     monkeypatch.setattr(BlobStore, "content", noted)
-    part = Stage(ProcessSpec(("sh", "-c", "echo part > part.txt")), needs=SMALL)
-    go = tmp_path / "go"
-    slow = Stage(
-        ProcessSpec(("sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done; cat part.txt")),
-        inputs={"part.txt": part.output("part.txt")},
-        needs=SMALL,
-    )
     async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, sandbox="off") as made:
-        submitter = made.alice if workers == "itself" else made.bob
-        job = await submitter.submit(derive({"part": part, "slow": slow}))
-        await until(lambda: len(asked) > 3)
-        go.touch()
-        _, read = await job
-        assert read.status == "succeeded", read
-        assert len(set(asked)) == 1
-
-        async def asks_no_more() -> bool:
+        for submitter in (made.bob, made.alice):
             asked.clear()
-            await asyncio.sleep(0.5)
-            return not asked
-
-        await until(asks_no_more)
+            go = tmp_path / f"go {submitter.peer_id}"
+            script = f"until [ -e '{go}' ]; do sleep 0.1; done; cat part.txt"
+            part = Stage(ProcessSpec(("sh", "-c", "echo part > part.txt")), needs=SMALL)
+            inputs = {"part.txt": part.output("part.txt")}
+            slow = Stage(ProcessSpec(("sh", "-c", script)), inputs=inputs, needs=SMALL)
+            job = await submitter.submit(derive({"part": part, "slow": slow}))
+            await until(lambda: len(asked) > 3)
+            go.touch()
+            _, read = await job
+            assert read.status == "succeeded", read
+            assert len(set(asked)) == 1
+            await until(asks_no_more)

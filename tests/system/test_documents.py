@@ -71,13 +71,13 @@ SHORT: Final = {
         f"{DISCOVERY} --nodes 12 --churn golem --seed 7 --minutes 1 --queries 2"
     ),
     f"{DISCOVERY} --nodes 1000 --placed --minutes 9 --queries 130 --seed 7": (
-        f"{DISCOVERY} --nodes 30 --placed --minutes 9 --queries 3 --seed 7"
+        f"{DISCOVERY} --nodes 20 --placed --minutes 3 --queries 1 --seed 7"
     ),
     f"{DISCOVERY} --nodes 100000 --placed --geometry all --announcing 25 --minutes 3 --queries 0": (
-        f"{DISCOVERY} --nodes 30 --placed --geometry all --announcing 2 --minutes 3 --queries 0"
+        f"{DISCOVERY} --nodes 20 --placed --geometry all --announcing 2 --minutes 1 --queries 0"
     ),
     f"{DISCOVERY} --nodes 10000 --placed --churn golem --minutes 10 --queries 130 --seed 7": (
-        f"{DISCOVERY} --nodes 30 --placed --churn golem --minutes 10 --queries 3 --seed 7"
+        f"{DISCOVERY} --nodes 20 --placed --churn golem --minutes 2 --queries 1 --seed 7"
     ),
     "python -m simulations.tradeoff --nodes 200 --placed --churn golem --churn-speed 20 "
     "--minutes 4 --queries 65 --ttls 60 120 240 --replicas-tried 3 8 20 --seed 7": (
@@ -85,26 +85,26 @@ SHORT: Final = {
         "--minutes 1 --queries 1 --ttls 60 --replicas-tried 3 --seed 7"
     ),
     "python -m simulations.chaos --seeds 1..100 --jobs 2": (
-        "python -m simulations.chaos --seeds 1..2 --jobs 1"
+        "python -m simulations.chaos --seeds 1..1 --jobs 1"
     ),
     "python -m simulations.chaos --seeds 1..160 --nat 0.6": (
-        "python -m simulations.chaos --seeds 1..2 --nat 0.6"
+        "python -m simulations.chaos --seeds 1..1 --nat 0.6"
     ),
     f"{DISCOVERY} --nodes 200 --minutes 3 --queries 40 --nat 0.6 --json": (
-        f"{DISCOVERY} --nodes 20 --minutes 1 --queries 2 --nat 0.6 --json"
+        f"{DISCOVERY} --nodes 12 --minutes 1 --queries 1 --nat 0.6 --json"
     ),
     f"{ANNOUNCE} --find announce --json": f"{ANNOUNCE} --find announce --json --nodes 50 --looks 1",
-    f"{SCORING} --json --seeds 1..20": f"{SCORING} --json --seeds 1..1 --tasks 100",
-    f"{SCORING} --json --seeds 1..50 --tasks 4000": f"{SCORING} --json --seeds 1..2 --tasks 100",
-    f"{HOSTILE} --liars 0 0.05 0.1 0.2 0.3": f"{HOSTILE} --liars 0 0.3 --nodes 60 --keys 2",
+    f"{SCORING} --json --seeds 1..20": f"{SCORING} --json --seeds 1..1 --tasks 50",
+    f"{SCORING} --json --seeds 1..50 --tasks 4000": f"{SCORING} --json --seeds 1..2 --tasks 50",
+    f"{HOSTILE} --liars 0 0.05 0.1 0.2 0.3": f"{HOSTILE} --liars 0 0.3 --nodes 30 --keys 1",
     f"{HOSTILE} --liars 0.2 --credulous --read 3 10 0 --write 20 10 0": (
-        f"{HOSTILE} --liars 0.2 --credulous --read 3 10 0 --write 20 10 0 --nodes 60 --keys 2"
+        f"{HOSTILE} --liars 0.2 --credulous --read 3 10 0 --write 20 10 0 --nodes 30 --keys 1"
     ),
     f"{HOSTILE} --liars 0 0.2 --lie collude --sybils 40 --machines 2": (
-        f"{HOSTILE} --liars 0.2 --lie collude --sybils 40 --machines 2 --nodes 60 --keys 2"
+        f"{HOSTILE} --liars 0.2 --lie collude --sybils 40 --machines 2 --nodes 30 --keys 1"
     ),
     f"{HOSTILE} --liars 0 0.2 0.3 --lie collude --paths 2 --read 3 10 0": (
-        f"{HOSTILE} --liars 0.2 --lie collude --paths 2 --read 3 10 0 --nodes 60 --keys 2"
+        f"{HOSTILE} --liars 0.2 --lie collude --paths 2 --read 3 10 0 --nodes 30 --keys 1"
     ),
 }
 # Not run here: the options are compared with what the program takes, and targets with the Makefile.

@@ -80,6 +80,7 @@ def test_a_wait_that_fails_shows_the_stacks_of_programs_and_their_output() -> No
     assert "wait_until" in shown  # this process's own
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_wait_that_fails_shows_the_tasks_and_stories_of_this_process(
     small: SmallNetwork,
 ) -> None:
@@ -155,6 +156,7 @@ def asks_for_its_stack(_: int) -> None:
     os.kill(os.getpid(), signal.SIGQUIT)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_an_interpreter_prints_the_stack_of_its_call(
     small: SmallNetwork, capsys: pytest.CaptureFixture[str]
 ) -> None:

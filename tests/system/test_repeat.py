@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -71,7 +72,11 @@ def test_what_keeps_the_cores_busy_ends_with_the_program_that_is_killed(tmp_path
         itself = psutil.Process(program.pid)
 
         def children() -> list[psutil.Process]:
-            return [each for each in itself.children() if each.cmdline() == [*BUSY]]
+            found = []
+            for each in itself.children():
+                with suppress(psutil.Error):  # it may have ended meanwhile
+                    found += [each] if each.cmdline() == [*BUSY] else []
+            return found
 
         wait_until(children)
         busy = children()

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,6 @@ import pytest
 from formation_p2p import (
     InvalidInput,
     JobHandle,
-    Limits,
     Node,
     NodeClosed,
     ProcessSpec,
@@ -43,8 +42,7 @@ from formation_p2p.peer.shell import Shell
 from formation_p2p.state.journal import Journal, JournalParameters
 from formation_p2p.state.state import Retention, State
 from formation_p2p.workload.core.process import ProcessResult
-from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import DEADLINE_S, SmallNetwork
 from tests.support.nodes import OpenNode
 from tests.support.stillness import LEFT_S
 from tests.support.waiting import until
@@ -54,8 +52,8 @@ SMALL = "cpu=0.5,memory=64MiB"
 
 @dataclass
 class World:
-    """A gate, a worker whose tasks see the test's files, and bob, whose nodes keep their jobs in
-    one file."""
+    """How to join a network with a worker whose tasks see the test's files; bob's nodes keep their
+    jobs in one file there."""
 
     invite: str
     folder: Path
@@ -86,15 +84,12 @@ class World:
         return OpenNode(replace(node.config, **changes))
 
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with gate_at(tmp_path) as invitation:
-        join = invitation()
-        async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
-            limits = Limits(cpu_milli=1000, memory_bytes=1024 * MIB)
-            await alice.worker(limits=limits, sandbox="off")
-            async with asyncio.timeout(DEADLINE_S):
-                yield World(join, tmp_path)
+def world(unboxed: SmallNetwork, tmp_path: Path) -> World:
+    return World(unboxed.invite, tmp_path)
 
 
 async def _of(mapped: Mapped[None]) -> list[None]:

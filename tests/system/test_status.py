@@ -7,11 +7,12 @@ import re
 import socket
 import stat
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from formation_p2p import InvalidInput, LocalError, Node, ProcessSpec
 from formation_p2p.command.node_socket import answers
@@ -29,11 +30,25 @@ ROOT = Path(__file__).parents[2]
 TRIES = 5
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def observed(folder: Path) -> AbstractAsyncContextManager[SmallNetwork]:
+    """One whose nodes tell their metrics."""
     metrics = {"metrics": "127.0.0.1:0"}
-    alice = {**metrics, "relay": RelaySettings()}
-    async with small_network(tmp_path, alice=alice, bob=metrics) as network:
+    return small_network(folder, alice={**metrics, "relay": RelaySettings()}, bob=metrics)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SmallNetwork]:
+    async with observed(tmp_path_factory.mktemp("status")) as network:
+        yield network
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def fresh(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
+    """For what counts from the beginning."""
+    async with observed(tmp_path) as network:
         yield network
 
 
@@ -76,7 +91,7 @@ def following(home: Path) -> socket.socket:
     return asked(socket_path, "events", question, greets_s=DEADLINE_S, answers_s=DEADLINE_S)
 
 
-def test_a_socket_far_down_in_folders_can_be_reached(tmp_path: Path) -> None:
+async def test_a_socket_far_down_in_folders_can_be_reached(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 120)
     deep.mkdir()
     with socket.socket(socket.AF_UNIX) as listener, reachable(deep / "s") as name:
@@ -120,19 +135,19 @@ async def test_it_knows_the_workers_of_the_network(world: SmallNetwork) -> None:
 
 
 async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(
-    world: SmallNetwork,
+    fresh: SmallNetwork,
 ) -> None:
     async with asyncio.timeout(DEADLINE_S):
         shout = ProcessSpec(("sh", "-c", "echo hello"))
-        first = await world.bob.submit(shout, needs=SMALL, labels=["shout"])
+        first = await fresh.bob.submit(shout, needs=SMALL, labels=["shout"])
         await first
-        late = await events(world.folder / "bob")
-        with await asyncio.to_thread(following, world.folder / "bob") as client:
-            second = await world.bob.submit(shout, needs=SMALL)
+        late = await events(fresh.folder / "bob")
+        with await asyncio.to_thread(following, fresh.folder / "bob") as client:
+            second = await fresh.bob.submit(shout, needs=SMALL)
             stays: list[dict[str, Any]] = []
             while not stays or (stays[-1]["job"], stays[-1]["event"]) != (second.job_id, "ended"):
                 stays += (await asyncio.to_thread(told, client))["is"]
-        only = await events(world.folder / "bob", second.job_id)
+        only = await events(fresh.folder / "bob", second.job_id)
     assert [each["event"] for each in late if each["event"] != "began"] == [
         "placed",
         "printed",
@@ -244,16 +259,16 @@ def divide(by: int) -> float:
     return 1 / by
 
 
-async def test_metrics_count_what_happened(world: SmallNetwork) -> None:
+async def test_metrics_count_what_happened(fresh: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        await world.bob.map(abs, range(50), needs=SMALL)
+        await fresh.bob.map(abs, range(50), needs=SMALL)
         saves = 'echo half > new && mv new "$FORMATION_CHECKPOINT"; false'
         failing = ProcessSpec(("sh", "-c", saves))
-        job = await world.bob.submit(failing, needs=SMALL, attempts=2)
+        job = await fresh.bob.submit(failing, needs=SMALL, attempts=2)
         await job
-        await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
-        bobs = await asyncio.to_thread(fetched, world.bob)
-        alices = await asyncio.to_thread(fetched, world.alice)
+        await (await fresh.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
+        bobs = await asyncio.to_thread(fetched, fresh.bob)
+        alices = await asyncio.to_thread(fetched, fresh.alice)
     assert bobs.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
     assert value(bobs, 'formation_tasks_total{outcome="succeeded"}') == 50
     assert value(bobs, 'formation_tasks_total{outcome="failed"}') == 1
@@ -279,12 +294,15 @@ async def test_metrics_count_what_happened(world: SmallNetwork) -> None:
 async def test_a_worker_that_is_not_asked_offers_what_is_wanted(
     world: SmallNetwork, find: str
 ) -> None:
+    def offers() -> float:
+        return value(fetched(world.alice), 'formation_want_offers_total{outcome="sent"}')
+
     async with asyncio.timeout(DEADLINE_S):
+        before = await asyncio.to_thread(offers)
         job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL, find=find)
         (result,) = await job
-        alices = await asyncio.to_thread(fetched, world.alice)
-    assert result.status == "succeeded"
-    assert value(alices, 'formation_want_offers_total{outcome="sent"}') >= 1
+        after = await asyncio.to_thread(offers)
+    assert (result.status, after > before) == ("succeeded", True)
 
 
 async def test_metrics_and_their_document_agree(world: SmallNetwork) -> None:

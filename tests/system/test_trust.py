@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -27,17 +25,6 @@ from tests.support.waiting import until
 
 NEEDS = "cpu=0.1,memory=64MiB"
 ALICE, CAROL, DAVE = (identity(name) for name in ("alice", "carol", "dave"))
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    """The command sets up logging for its process, which here is that of all tests."""
-    root, package = logging.getLogger(), logging.getLogger("formation_p2p")
-    before = (root.handlers[:], root.level, package.level)
-    yield
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    package.setLevel(before[2])
 
 
 def formation(home: Path, *arguments: str) -> tuple[int, str, str]:
