@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -168,9 +168,16 @@ def _named(union: Any) -> dict[str, Any]:
 
 @cache
 def _carried(kind: type) -> tuple[Field[Any], ...]:
-    """What is only for people is not compared, and carried where its field says so."""
+    """What is only for people is not compared, and carried where its field says so, or has to."""
     return tuple(
-        each for each in fields(kind) if each.init and (each.compare or "carried" in each.metadata)
+        each
+        for each in fields(kind)
+        if each.init
+        and (
+            each.compare
+            or "carried" in each.metadata
+            or each.default is each.default_factory is MISSING
+        )
     )
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from formation_p2p.core.effects import Contact
     from formation_p2p.features.services.core.events import ServicesRead, SpecPublished
     from formation_p2p.features.services.core.spec import ServiceSpec
-    from formation_p2p.features.services.core.tending import Question
+    from formation_p2p.features.services.core.tending import ReadLog, RunBeside
     from formation_p2p.jobs.core.job_events import JobEvent
     from formation_p2p.placement.core.decision import Discovery
     from formation_p2p.placement.core.task_options import Needs, TaskOptionKwargs, TaskOptions
@@ -272,11 +272,8 @@ class LocalNode:
 
     async def publish(self, spec: ServiceSpec, /) -> SpecPublished:
         from formation_p2p.features.services.core.events import SpecPublished
-        from formation_p2p.features.services.core.signed_spec import encode_spec
 
-        answer = await self._answer("publish", spec=encode_spec(spec))
-        stored, why = unpack_as(tuple[int, str], answer)
-        return SpecPublished(b"", stored, why, cause="asked for here")
+        return unpack(SpecPublished, await self._answer("publish", spec=spec))
 
     async def read_services(self) -> ServicesRead:
         from formation_p2p.features.services.core.claim import open_claim
@@ -293,18 +290,16 @@ class LocalNode:
     async def put_secret(
         self, content: bytes, *, service: str = "", known: Blob | None = None
     ) -> Blob:
-        more = {"service": service, "known": known}
-        return unpack(Blob, await self._answer("put_secret", content=content, **more))
+        asked = self._answer("put_secret", content=content, service=service, known=known)
+        return unpack(Blob, await asked)
 
     async def drop_secret(self, secret: Blob, /) -> None:
         await self._answer("drop_secret", secret=secret)
 
     async def tend(
-        self, worker: Contact | None, question: Question, /
+        self, worker: Contact | None, question: ReadLog | RunBeside, /
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        from formation_p2p.features.services.core import tending
-
-        connection = await self._ask("tend", worker=worker, question=tending.pack(question))
+        connection = await self._ask("tend", worker=worker, question=question)
         try:
             await connection.told()
         except BaseException:

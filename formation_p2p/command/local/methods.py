@@ -22,8 +22,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB
-from formation_p2p.features.services.core import tending
-from formation_p2p.features.services.core.signed_spec import decode_spec
+from formation_p2p.features.services.core.tending import ReadLog, RunBeside
 from formation_p2p.jobs.core.job_events import (
     JobEvent,
     TaskDisagreed,
@@ -168,7 +167,7 @@ class _Methods:
         self._answers: dict[str, Callable[..., Awaitable[object]]] = {
             "put": self._put,
             "discover": self._discover,
-            "publish": self._publish,
+            "publish": node.publish,
             "read_services": self._read_services,
             "workers": node.workers,
             "neighbours": node.neighbours,
@@ -280,20 +279,15 @@ class _Methods:
         chosen = _options_from(options)
         return await self._node.discover(chosen.needs, name=name, options=chosen)
 
-    async def _publish(self, spec: bytes) -> tuple[int, str]:
-        published = await self._node.publish(decode_spec(spec))
-        return published.stored, published.why
-
     async def _read_services(self) -> object:
         found = await self._node.read_services()
         specs = [each.raw for each in found.catalog]
         return specs, [each.raw for each in found.claims], found.unknown, found.heard
 
-    async def _tend(self, client: _Client, worker: Contact | None, question: bytes) -> None:
-        asked = tending.parse(question)
-        if not isinstance(asked, tending.ReadLog | tending.RunBeside):
-            raise InvalidInput("question", "is none of a person's")
-        reader, writer = await self._node.tend(worker, asked)
+    async def _tend(
+        self, client: _Client, worker: Contact | None, question: ReadLog | RunBeside
+    ) -> None:
+        reader, writer = await self._node.tend(worker, question)
         try:
             await client.answer({"is": True})
             await client.join(reader, writer)
