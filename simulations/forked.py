@@ -22,7 +22,7 @@ from typing import Any
 # What nearly all of them need; the network stack takes most of the time.
 _IMPORTED = (
     "formation_p2p.command.main",
-    "formation_p2p.command.agent",
+    "formation_p2p.command.gate",
     "formation_p2p.command.outcomes",
     "formation_p2p.command.resume",
     "formation_p2p.command.run",

@@ -11,8 +11,7 @@ from typing import Final
 
 from formation_p2p.command.charter_edit import SIGNING_S, Edits
 from formation_p2p.command.flags import read_pasted
-from formation_p2p.command.members import invitation_of
-from formation_p2p.command.peer_or_invitation import peer_or_invitation
+from formation_p2p.command.members import invitation_of, peer_or_invitation
 from formation_p2p.command.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId

@@ -59,7 +59,7 @@ class _Command:
 _COMMANDS: Final = {
     "worker": _Command("command.serve", "Lend this machine to the network until Ctrl-C."),
     "gate": _Command("command.gate", "Be the peer through which others join, until Ctrl-C."),
-    "agent": _Command("command.agent", "Stay in the network, so that commands start at once."),
+    "agent": _Command("command.gate", "Stay in the network, so that commands start at once."),
     "gateway": _Command(
         "features.gateway.commands.gateway",
         "Serve the network over HTTP, with a page, until Ctrl-C.",
@@ -80,14 +80,14 @@ _COMMANDS: Final = {
     "top": _Command("command.top", "Show jobs, gangs, leases and workers, live."),
     "gangs": _Command("features.gangs.commands.gangs", "Show the gangs of this machine's nodes."),
     "logs": _Command("command.top", "Show the events and the output of jobs."),
-    "story": _Command("command.story", "Show the way of one task."),
+    "story": _Command("command.top", "Show the way of one task."),
     "workers": _Command("command.look", "Show the workers of the network."),
     "ping": _Command("command.ping", "Show how a peer is reached, and how fast."),
     "members": _Command("command.members", "Show who is in the network."),
     "explain": _Command("command.look", "Show which workers could run a task, and why."),
     "profile": _Command("command.look", "Show what this machine offers."),
     "trust": _Command("command.trust", "Show which peers this machine trusts."),
-    "sizes": _Command("command.sizes", "Show the memory that tasks used."),
+    "sizes": _Command("command.usage", "Show the memory that tasks used."),
     "usage": _Command("command.usage", "Show how this machine was used."),
     "services": _Command(
         "features.services.commands.services",

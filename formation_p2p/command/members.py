@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,12 +19,13 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.machine.claim import peers_of
 from formation_p2p.machine.home import Home, joined_network
-from formation_p2p.machine.names import learn_name, named
-from formation_p2p.state.member_file import FILE, Member, read_members
-from formation_p2p.trust.core.charter import Charter
+from formation_p2p.machine.names import learn_name, named, peer_meant
+from formation_p2p.state.member_file import FILE, Member, learn_names, read_members
+from formation_p2p.trust.core.charter import Charter, is_invitation
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.trust.core.grants import GrantTerms, read_grant
 from formation_p2p.trust.core.network import Network
+from formation_p2p.trust.core.quota import GRANT_DIGITS
 
 MEMBERS_EPILOG: Final = """
 \b
@@ -214,3 +216,30 @@ def _document(each: _Seen) -> Json:
         "seen_unix_s": each.member.seen_unix_s,
         "invitation": each.terms.invitation,
     }
+
+
+# As `formation members` shows an invitation, or more of it.
+_BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")
+
+
+def peer_or_invitation(home: Home, text: str, field: str, others: Iterable[str] = ()) -> str:
+    """One that the nodes of this home have met, or one of the invitations `others`. Raises
+    InvalidInput unless exactly one is meant."""
+    if is_invitation(text):
+        return text
+    found: list[str] = []
+    if _BEGIN.fullmatch(text):
+        begun = (each for each in others if each.startswith(text))
+        found = sorted({*invitations(home, text), *begun})
+    learn_names(home.path)
+    if (peer_id := peer_meant(text, field=field)) is not None:
+        found.append(peer_id)
+    if not found:
+        hint = "write a peer id, or an invitation's 32 hexadecimal digits"
+        problem = f"no member known here is {text!r}; {hint} (`formation members --json`)"
+        raise InvalidInput(field, problem)
+    if len(found) > 1:
+        listed = ", ".join(found[:8]) + (" and more" if len(found) > 8 else "")
+        problem = f"{text!r} may be any of {len(found)}: {listed}; write the one that is meant"
+        raise InvalidInput(field, problem)
+    return found[0]

@@ -14,6 +14,7 @@ from formation_p2p.command import flags
 from formation_p2p.command.command import CommandGroup
 from formation_p2p.command.flags import argument, option, parse_duration_s
 from formation_p2p.command.logs import logged
+from formation_p2p.command.members import peer_or_invitation
 from formation_p2p.command.network_invite import (
     CELL,
     COSIGN_EPILOG,
@@ -26,7 +27,6 @@ from formation_p2p.command.network_invite import (
     reissue,
 )
 from formation_p2p.command.node_socket import any_runs
-from formation_p2p.command.peer_or_invitation import peer_or_invitation
 from formation_p2p.command.rights import in_json, in_words
 from formation_p2p.command.status import running
 from formation_p2p.command.words import Json, counted, date, put, say

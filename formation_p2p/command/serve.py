@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,7 +18,6 @@ from formation_p2p.command.exits import DONE
 from formation_p2p.command.flags import option
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.node_options import NODE_OPTIONS, NodeOptions
-from formation_p2p.command.reached import tell_reached
 from formation_p2p.command.rights import in_words
 from formation_p2p.command.words import put, say
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
@@ -26,6 +26,9 @@ from formation_p2p.drivers.lent import labels_of, lent_folders
 from formation_p2p.environments.settings import DEFAULT_DISK_BYTES, EnvironmentSettings
 from formation_p2p.machine.core.bounds import refuse_host_label
 from formation_p2p.machine.file_lock import lock_file
+from formation_p2p.reach.core.reached import Reached, Way
+from formation_p2p.reach.reach_in_words import log as reach_log
+from formation_p2p.reach.reach_in_words import reach_in_json, reach_in_words
 from formation_p2p.trust.core.grants import Right
 from formation_p2p.workload.core.scope import ScopeShares
 
@@ -316,3 +319,38 @@ def freeze_imports() -> None:
 
 def who(node: Node) -> dict[str, object]:
     return {"peer_id": node.peer_id, "name": node.name, "addresses": list(node.addresses)}
+
+
+# -- how others reach a node that runs -------------------------------------------------------------
+
+LOOK_EVERY_S: Final = 0.25
+# What has been so for a moment is told: on the way from one network to another there are several.
+SETTLE_S: Final = 1.0
+
+
+async def tell_reached(node: Node, line: Callable[[str], None] | None) -> None:
+    """Until cancelled: in a `line`, or as an event of JSON. Nothing is told while nothing is known,
+    nor to an output that is closed."""
+    reach_log.disabled = True  # it would say the same again
+    try:
+        await _tell(node, line)
+    finally:
+        reach_log.disabled = False
+
+
+async def _tell(node: Node, line: Callable[[str], None] | None) -> None:
+    told = seen = Reached(Way.UNKNOWN)
+    since_s = 0.0
+    clock = asyncio.get_running_loop().time
+    while True:
+        now = node.reached
+        if now != seen:
+            seen, since_s = now, clock()
+        if seen != told and clock() - since_s >= SETTLE_S:
+            told = seen
+            with suppress(OSError):
+                if line is None:
+                    put({"event": "reached", **reach_in_json(seen)})
+                else:
+                    line(f"  {reach_in_words(seen)}")
+        await asyncio.sleep(LOOK_EVERY_S)

@@ -1,10 +1,12 @@
-"""`formation usage`: what was used of this machine, by quota and by share, and who waits for it."""
+"""What was used: `formation usage` of this machine, by quota and by share, and who waits for it;
+`formation sizes` by tasks in earlier runs, with the estimate for the next."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +14,12 @@ from formation_p2p.command import flags
 from formation_p2p.command.flags import option
 from formation_p2p.command.words import Json, printable, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.machine.core.bounds import shown
 from formation_p2p.machine.home import Home
 from formation_p2p.machine.names import named
 from formation_p2p.observe.status_json import learn_from
 from formation_p2p.state.member_file import learn_names
+from formation_p2p.state.memory_samples import MemorySamples
 from formation_p2p.state.usage import USAGE, AccountUsage, peek
 from formation_p2p.trust.core.quota import format_hours, in_hours, month_of
 from formation_p2p.trust.core.shares import CIRCLES
@@ -174,3 +178,45 @@ def _document(usage: AccountUsage) -> Json:
         "gpu_milli_hours": account.quota.gpu_milli_hours,
         "concurrent": account.quota.leases,
     }
+
+
+SIZES_EPILOG: Final = """
+\b
+Examples:
+  formation sizes
+  formation sizes --json | jq -r '.kinds[] | select(.runs >= 5).kind'
+  formation sizes --forget process:train.py
+"""
+
+
+def sizes(
+    forget: str | None = option(
+        "--forget", "KIND", "Delete what is known of this kind: its program has changed."
+    ),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Show how much memory and processor time tasks used, by kind.
+
+    After five runs of a kind, a task without an explicit memory request gets the 95th percentile
+    of their memory plus 20 %. A task that exceeds it is tried again with more. The kind is the
+    program of the task, or the kind given in a job file.
+    """
+    from formation_p2p.command.tables import console
+    from formation_p2p.command.tables import sizes as table
+
+    file = MemorySamples(Home(home).path)
+    if forget is not None:
+        runs = file.forget(forget)
+        if not runs:
+            problem = f"{shown(forget)} was never seen; `formation sizes` lists the kinds"
+            raise InvalidInput("forget", problem)
+        say(f"{runs} runs of {forget} are forgotten")
+        return
+    seen = file.seen()
+    if as_json:
+        put({"kinds": [asdict(each) for each in seen]})
+    elif seen:
+        console().print(table(seen))
+    else:
+        say("no run was measured yet; run a task without an explicit memory request")

@@ -1,6 +1,6 @@
 """How the way of a task is written for people."""
 
-from formation_p2p.command.story import in_lines
+from formation_p2p.command.top import in_lines
 from formation_p2p.observe.status_json import story_in_json
 from formation_p2p.peer.core.story import StoryEntry, StoryStep
 from tests.support.stories import at, identity
