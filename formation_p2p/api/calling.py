@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from formation_p2p.api.bridge import Bridge
-from formation_p2p.api.calls import call_options, loaded, reference_to
+from formation_p2p.api.calls import call_options, reference_to
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.durable import DurableJobs
@@ -31,6 +31,7 @@ from formation_p2p.api.reference import Reference
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, ResultTooLarge
 from formation_p2p.machine.core.bounds import shown
 from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, CallKwargs, TaskOptions
+from formation_p2p.results.answers import loaded
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.parcel import Parcel
 from formation_p2p.workload.core.scope import Scope, parse_scope
@@ -238,7 +239,7 @@ class DataNode(Enterable):
         self._lifecycle.check_loop()
         (blob,) = Parcel.decode(error.record).blobs
         content = await self._bridge.result(blob)
-        return loaded(error.record, content, trust_results)
+        return loaded(error.record, content, trust=trust_results)
 
 
 R = TypeVar("R")

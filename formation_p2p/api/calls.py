@@ -35,7 +35,7 @@ from formation_p2p.machine.core.requirements import Requirements, driven_by
 from formation_p2p.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.placement.core.task_options import CallKwargs, TaskOptions
 from formation_p2p.placement.policies import options_of
-from formation_p2p.results import answers
+from formation_p2p.results.answers import loaded
 from formation_p2p.results.load import load_result
 from formation_p2p.workload.core.call_context import (
     DEFAULT_MAX_RESULT_BYTES,
@@ -43,7 +43,6 @@ from formation_p2p.workload.core.call_context import (
     is_name,
 )
 from formation_p2p.workload.core.code_bundle import Code, ModuleNames
-from formation_p2p.workload.core.content import Content
 from formation_p2p.workload.core.environment import Environment
 from formation_p2p.workload.core.outcome import FailureKind
 from formation_p2p.workload.core.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
@@ -192,7 +191,7 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
     `trust_results`; Unplaceable."""
     error = result.error()
     if error is None:
-        return loaded(result.result, result.content, trust_results)
+        return loaded(result.result, result.content, trust=trust_results)
     if isinstance(error, Disagreement):
         error.answers = tuple(
             (str(each.worker), _answered(each, trust_results)) for each in result.answers
@@ -206,7 +205,7 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
 
 def _answered(answer: Answer, trust_results: bool) -> Any:
     try:
-        return loaded(answer.result, answer.content, trust_results)
+        return loaded(answer.result, answer.content, trust=trust_results)
     except NotPlain as refusal:
         return refusal
 
@@ -291,14 +290,9 @@ def size_of(arguments: bytes | Parcel) -> int:
 def value_of_end(end: TaskEnd, code: CallCode, *, trust_results: bool) -> Any:
     """As `value_of`, of a task that has just ended."""
     if type(end) is TaskSucceeded:
-        return loaded(end.result, end.content, trust_results)
+        return loaded(end.result, end.content, trust=trust_results)
     result = replace(result_of(end), left_out=code.left_out)
     return value_of(result, trust_results=trust_results)
-
-
-def loaded(result: bytes, content: Content | None, trust: bool) -> Any:
-    """Arrays are used where the content lies."""
-    return answers.loaded(result, content, trust=trust)
 
 
 def bytes_of_end(end: TaskSucceeded) -> int:

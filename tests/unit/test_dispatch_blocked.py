@@ -218,7 +218,7 @@ def test_each_is_ready_once_after_all_before_it_or_falls_once(
         if int(each.task.task_id.removeprefix("job/")) in failing:
             assert not jobs.failed(each, "x", BOB.peer_id, EXIT)
         else:
-            jobs.succeeded(each, BOB.peer_id, b"", 1)
+            jobs.succeeded(each, TaskSucceeded(each.task.task_id, BOB.peer_id, b"", 1))
             done.add(each.task.task_id)
         queue += jobs.take_ready()
     assert len(run.blocked) == 0

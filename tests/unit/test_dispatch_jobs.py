@@ -100,8 +100,12 @@ def test_a_task_follows_the_table_and_nothing_else(state: TaskState, event: str)
 
 def test_each_result_counts_once() -> None:
     bob = Bob()
-    bob.jobs.succeeded(bob.runs[0], ALICE.peer_id, b"2", 10)
-    bob.jobs.succeeded(bob.runs[0], CAROL.peer_id, b"2", 10)
+    bob.jobs.succeeded(
+        bob.runs[0], TaskSucceeded(bob.runs[0].task.task_id, ALICE.peer_id, b"2", 10)
+    )
+    bob.jobs.succeeded(
+        bob.runs[0], TaskSucceeded(bob.runs[0].task.task_id, CAROL.peer_id, b"2", 10)
+    )
     bob.jobs.cancelled(bob.runs[0])
     assert bob.reported() == [
         TaskSucceeded("job/0", ALICE.peer_id, b"2", 10),
@@ -113,7 +117,7 @@ def test_each_result_counts_once() -> None:
 def test_the_last_event_counts_how_each_task_ended() -> None:
     bob = Bob(tasks=4, attempts=1)
     succeeded, failed, unplaceable, cancelled = bob.runs
-    bob.jobs.succeeded(succeeded, ALICE.peer_id, b"", 10)
+    bob.jobs.succeeded(succeeded, TaskSucceeded(succeeded.task.task_id, ALICE.peer_id, b"", 10))
     assert bob.jobs.failed(failed, ATTEMPT, ALICE.peer_id, EXIT) is False
     unplaceable.move("retry")
     bob.jobs.unplaceable(unplaceable, ((CAROL.peer_id, Leaving()),))
@@ -271,7 +275,7 @@ def test_while_another_attempt_is_under_way_none_ends_the_task() -> None:
     assert not bob.jobs.lost(run, "c", ALICE.peer_id, "it gave way", counts=False)
     assert not bob.jobs.recalled(run, "d")
     assert run.state is TaskState.DISPATCHED  # a result of the other one counts
-    bob.jobs.succeeded(run, CAROL.peer_id, b"2", 10)
+    bob.jobs.succeeded(run, TaskSucceeded(run.task.task_id, CAROL.peer_id, b"2", 10))
     assert [type(event) for event in bob.reported()] == [
         TaskRetried,
         TaskRetried,

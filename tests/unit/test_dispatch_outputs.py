@@ -338,7 +338,7 @@ class Alone:
         blobs = self.job.outputs.read(run.task.task_id, outcome.result)
         assert blobs is not None
         self.job.outputs.made(run, ALICE.peer_id, blobs)
-        self.jobs.succeeded(run, ALICE.peer_id, outcome.result, 1)
+        self.jobs.succeeded(run, TaskSucceeded(run.task.task_id, ALICE.peer_id, outcome.result, 1))
 
     def miss(self, number: int, name: str, worker: Contact = ALICE) -> bool:
         run = self.runs[f"job/{number}"]

@@ -22,6 +22,7 @@ from formation_p2p.jobs.core.job_events import (
     RetryReason,
     TaskPlaced,
     TaskPrinted,
+    TaskSucceeded,
     WorkerLost,
 )
 from formation_p2p.jobs.core.jobs import Jobs, Outbox
@@ -386,20 +387,20 @@ class Attempts:
                 outcome = Failed(FailureKind.OUTPUT, "files for which other tasks wait are missing")
         if isinstance(outcome, Succeeded):
             group.candidates.back_off.succeeded(worker)
-            ran_ms, result = ended.ran_us // 1000, outcome.result
-            answer = Answer(attempt_id, worker, result, ran_ms, (), ended.used, content)
+            task_id, result, ran_ms = run.task.task_id, outcome.result, ended.ran_us // 1000
             if run.job.job.options.quorum is None:
                 self._experienced(worker, Experience.SUCCESS, now)
-            elif (chosen := self._elections.chosen(group, run, answer, now)) is not None:
-                answer = chosen
-                made = run.job.outputs.read(run.task.task_id, answer.result)
+                succeeded = TaskSucceeded(task_id, worker, result, ran_ms, ended.used, content)
             else:
-                return
-            run.job.outputs.made(run, answer.worker, made or {})
+                answer = Answer(attempt_id, worker, result, ran_ms, (), ended.used, content)
+                chosen = self._elections.chosen(group, run, answer, now)
+                if chosen is None:
+                    return
+                succeeded = chosen.as_result(task_id)
+                made = run.job.outputs.read(task_id, chosen.result)
+            run.job.outputs.made(run, succeeded.worker, made or {})
             self._jobs.took(run, now)
-            self._jobs.succeeded(
-                run, answer.worker, answer.result, answer.ran_ms, answer.used, answer.content
-            )
+            self._jobs.succeeded(run, succeeded)
             if run.copies:
                 for other in group.leases.values():
                     copies = [a for a, copy in other.attempts.items() if copy is run]

@@ -97,6 +97,11 @@ class Answer:
     used: Usage = UNMEASURED
     content: Content | None = field(default=None, compare=False, repr=False)
 
+    def as_result(self, task_id: str) -> TaskSucceeded:
+        return TaskSucceeded(
+            task_id, self.worker, self.result, self.ran_ms, self.used, self.content
+        )
+
     def in_brief(self) -> Answer:
         """As of TaskSucceeded."""
         small = self.content is None and len(self.result) <= SMALL_RESULT_BYTES

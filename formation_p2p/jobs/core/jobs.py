@@ -26,15 +26,12 @@ from formation_p2p.jobs.core.task_run import ENDED, JobRun, JobState, TaskRun, T
 from formation_p2p.placement.core.learnt import Learner, Learnt
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core.profile import Profile
-from formation_p2p.workload.core.content import Content
 from formation_p2p.workload.core.large_result import (
     is_large,
 )
 from formation_p2p.workload.core.outcome import (
-    UNMEASURED,
     Failed,
     FailureKind,
-    Usage,
     is_unstarted,
     lacks_module,
 )
@@ -158,18 +155,8 @@ class Jobs:
             turnaround_s = now.mono_s - run.job.begun_s
             self.learner.took(job.kind, job.options.policy.preset, turnaround_s)
 
-    def succeeded(
-        self,
-        run: TaskRun,
-        worker: PeerId,
-        result: bytes,
-        ran_ms: int,
-        used: Usage = UNMEASURED,
-        content: Content | None = None,
-    ) -> None:
+    def succeeded(self, run: TaskRun, succeeded: job_events.TaskSucceeded) -> None:
         run.job.ran()
-        task_id = run.task.task_id
-        succeeded = job_events.TaskSucceeded(task_id, worker, result, ran_ms, used, content)
         self._end(run, "success", succeeded)
 
     def unplaceable(self, run: TaskRun, reasons: tuple[tuple[PeerId, Refusal], ...]) -> None:
