@@ -3,11 +3,11 @@
 from formation_p2p.api.calls import value_of as value_of
 from formation_p2p.api.executor import NodeExecutor as NodeExecutor
 from formation_p2p.api.job import JobHandle as JobHandle
-from formation_p2p.api.mapped import Mapped as Mapped
+from formation_p2p.api.map import Mapped as Mapped
 from formation_p2p.api.node import Node as Node
-from formation_p2p.api.planned_calls import python_call as python_call
-from formation_p2p.api.planned_calls import python_calls as python_calls
 from formation_p2p.api.reference import Reference as Reference
+from formation_p2p.api.submission import python_call as python_call
+from formation_p2p.api.submission import python_calls as python_calls
 from formation_p2p.api.sync import SyncNode as SyncNode
 from formation_p2p.api.sync_loop import SyncJob as SyncJob
 from formation_p2p.api.task_result import TaskResult as TaskResult

@@ -14,8 +14,8 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.reachability import endpoints, subnets
 from formation_p2p.dht.core.routing import RoutingTable, _Bucket, _Seen
-from formation_p2p.dht.core.subnets import endpoints, subnets
 
 
 class Layout:

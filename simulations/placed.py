@@ -21,13 +21,11 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, key_of
 from formation_p2p.dht.core.store import CheckedProfile, RecordStore, value_name
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.discovery.core.publication import Publication, names_of
-from formation_p2p.discovery.core.shard_membership import ShardMembership
+from formation_p2p.discovery.core.shard_membership import Publication, ShardMembership, names_of
 from formation_p2p.machine.core.capability import Capacity, idle
 from formation_p2p.peer.core.events import Serve
-from formation_p2p.records.core.buckets import buckets_of
+from formation_p2p.records.core.buckets import buckets_of, depths_of, shard_key
 from formation_p2p.records.core.profile import MAX_TTL_S, Profile, SignedProfile, seal_profile
-from formation_p2p.records.core.shards import depths_of, shard_key
 from simulations.liars import Liar
 from simulations.register import Register
 from simulations.simulator.node import SimNode

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.records.core.shards import ShardParameters
+from formation_p2p.records.core.buckets import ShardParameters
 
 Keys = npt.NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from formation_p2p import Node
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.features.services.core.balancer import Replica
-from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.features.services.host.router import Listing
 from formation_p2p.peer.shell import Shell
 
 SERVICE: Final = "bench"

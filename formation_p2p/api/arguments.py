@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from formation_p2p.api.code import CodePickler, note_part, pickler_for
-from formation_p2p.api.parcels import Packer
-from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
+from formation_p2p.api.reference import OnlyInCalls, Packer, Reference, Referred, good_for
 from formation_p2p.core.errors import LocalError
 from formation_p2p.workload.core.code_bundle import ModuleNames
 from formation_p2p.workload.core.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from formation_p2p.api.lifecycle import Lifecycle
-from formation_p2p.api.parcels import NO_PARCELS, HeldParcels, Packer
+from formation_p2p.api.reference import NO_PARCELS, HeldParcels, Packer
 from formation_p2p.assembly import UserEffect
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
 from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEvent
@@ -27,10 +27,8 @@ from formation_p2p.peer.errand import Errand
 from formation_p2p.peer.shell import Shell
 from formation_p2p.placement.core.decision import Discovery
 from formation_p2p.placement.core.task_options import SchedulingKey, TaskOptions
-from formation_p2p.workload.core.blob import Blob
-from formation_p2p.workload.core.content import Content
+from formation_p2p.workload.core.blob import Blob, Content, PrivateBlob
 from formation_p2p.workload.core.parcel import Parcel
-from formation_p2p.workload.core.private_blob import PrivateBlob
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.keywords import listing
 from formation_p2p.api.lifecycle import Lifecycle
-from formation_p2p.api.map import LOOK_AHEAD, Flow
-from formation_p2p.api.mapped import Mapped
+from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.opened import NodeServices
 from formation_p2p.api.output import is_shown
 from formation_p2p.api.progress import Progress

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from formation_p2p.api.arguments import is_small
 from formation_p2p.api.code import CallCode, pickled
-from formation_p2p.api.parcels import Packer
-from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
+from formation_p2p.api.reference import OnlyInCalls, Packer, Reference, Referred, good_for
 from formation_p2p.api.task_result import TaskResult, result_of
 from formation_p2p.api.tracebacks import with_lines
 from formation_p2p.code.packages import naming_package

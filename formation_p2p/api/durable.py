@@ -12,7 +12,7 @@ from pathlib import Path
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.job import JobHandle
-from formation_p2p.api.parcels import JobPacker
+from formation_p2p.api.reference import JobPacker
 from formation_p2p.content.job_data import JobData
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, StateError
 from formation_p2p.core.identity import PeerId

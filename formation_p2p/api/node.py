@@ -13,15 +13,13 @@ from typing import Any, Final, Unpack
 
 from formation_p2p.api.calls import of_calls, referring
 from formation_p2p.api.chartering import offer_charter
-from formation_p2p.api.environments import resolved
 from formation_p2p.api.job import MAX_GRACE_S, JobHandle
 from formation_p2p.api.keywords import listing
 from formation_p2p.api.opened import Makers
 from formation_p2p.api.output import is_shown
-from formation_p2p.api.planned_calls import steps_call, with_code
 from formation_p2p.api.probing import contact_of
 from formation_p2p.api.renewal import renew_grant
-from formation_p2p.api.submission import Submission
+from formation_p2p.api.submission import Submission, resolved, steps_call, with_code
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
@@ -43,8 +41,8 @@ from formation_p2p.placement.core.task_options import (
     needs_of,
 )
 from formation_p2p.placement.policies import options_of
+from formation_p2p.reach.core.own_addresses import Reached
 from formation_p2p.reach.core.paths import Rate, RoundTrip
-from formation_p2p.reach.core.reached import Reached
 from formation_p2p.records.core.profile import Profile
 from formation_p2p.state.rows import JobSummary
 from formation_p2p.trust.core.experience import Experience

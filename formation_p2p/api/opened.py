@@ -15,7 +15,7 @@ from typing import Final
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.lifecycle import Lifecycle
-from formation_p2p.api.parcels import Packer
+from formation_p2p.api.reference import Packer
 from formation_p2p.assembly import UserEffect
 from formation_p2p.content.arrivals import Arrivals
 from formation_p2p.content.memory import PrivateBlobs
@@ -48,7 +48,7 @@ from formation_p2p.peer.runtime import Runtime
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.peer.shell import Shell
 from formation_p2p.placement.core.task_options import TaskOptions
-from formation_p2p.reach.core.reached import Reached
+from formation_p2p.reach.core.own_addresses import Reached
 from formation_p2p.reach.mdns import is_wanted
 from formation_p2p.reach.remembered import RememberedPeers
 from formation_p2p.state.charter_file import CharterFile

@@ -27,7 +27,7 @@ from formation_p2p.api.sync_loop import (
 from formation_p2p.core.identity import PeerId
 from formation_p2p.features.gangs.api.sync import gang_of
 from formation_p2p.features.services.api.sync import service_of
-from formation_p2p.reach.core.reached import Reached
+from formation_p2p.reach.core.own_addresses import Reached
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.scope import Scope
 

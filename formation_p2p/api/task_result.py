@@ -34,7 +34,7 @@ from formation_p2p.jobs.core.job_events import (
     TaskUnplaceable,
 )
 from formation_p2p.machine.names import named, with_names
-from formation_p2p.workload.core.content import Content
+from formation_p2p.workload.core.blob import Content
 from formation_p2p.workload.core.outcome import FailureKind
 
 
@@ -89,7 +89,7 @@ class TaskResult:
                 why = f"{who} failed on {named(last.worker)}: {told}"
                 if told := missed_in(last.why, self.left_out):
                     why = f"{why.rstrip()}\n{told}"
-                from formation_p2p.workload.core.large_result import kept_size
+                from formation_p2p.workload.core.parcel import kept_size
 
                 if (size := kept_size(self.kind, self.result)) is not None:
                     return ResultTooLarge(why, last.worker, size, self.result)

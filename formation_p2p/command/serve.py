@@ -26,7 +26,7 @@ from formation_p2p.drivers.lent import labels_of, lent_folders
 from formation_p2p.environments.settings import DEFAULT_DISK_BYTES, EnvironmentSettings
 from formation_p2p.machine.core.bounds import refuse_host_label
 from formation_p2p.machine.file_lock import lock_file
-from formation_p2p.reach.core.reached import Reached, Way
+from formation_p2p.reach.core.own_addresses import Reached, Way
 from formation_p2p.reach.reach_in_words import log as reach_log
 from formation_p2p.reach.reach_in_words import reach_in_json, reach_in_words
 from formation_p2p.trust.core.grants import Right

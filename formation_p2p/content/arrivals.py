@@ -29,7 +29,7 @@ _COPY_BYTES: Final = 64 * MIB
 
 
 class Arrived:
-    """Content (workload/core/large_result.py). It counts as unread until `take`, or until it is
+    """Content (workload/core/parcel.py). It counts as unread until `take`, or until it is
     dropped."""
 
     def __init__(self, view: memoryview, read: Callable[[int], None] | None = None) -> None:

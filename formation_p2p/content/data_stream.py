@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from formation_p2p.content.core import messages
-from formation_p2p.content.core.delegation import Delegation
 from formation_p2p.content.core.messages import (
     AskDelegation,
     BlobRefused,
     Chunk,
     Delegated,
+    Delegation,
     Have,
     Keep,
     Open,
@@ -40,8 +40,7 @@ from formation_p2p.net.limits import MAX_DATA_STREAMS
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import FrameReader, encode_frame, read_frame
 from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters
-from formation_p2p.workload.core.blob import CHUNK_BYTES, Blob, Cid
-from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.blob import CHUNK_BYTES, Blob, Cid, PrivateBlob
 
 if TYPE_CHECKING:
     from formation_p2p.content.remote import PrivateContent

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from formation_p2p.content.core import fetch as fetching
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.data_stream import PROTOCOL, DataServer
 from formation_p2p.content.fetch_run import Delegations, FetchRun, GaveWay, Progress
 from formation_p2p.content.files import Part, check_place, copied_whole, part_beside
@@ -37,9 +37,15 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.machine.locks import KeyedLocks
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network import Network
-from formation_p2p.workload.core.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
+from formation_p2p.workload.core.blob import (
+    CHUNK_BYTES,
+    MAX_SOURCES,
+    Blob,
+    Buffer,
+    Cid,
+    PrivateBlob,
+)
 from formation_p2p.workload.core.data_rule import DataRule
-from formation_p2p.workload.core.private_blob import PrivateBlob
 
 if TYPE_CHECKING:
     from formation_p2p.reach.stack import Stack

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from formation_p2p.content.core import fetch as fetching
-from formation_p2p.content.core.delegation import DELEGATED_S, Delegation
-from formation_p2p.content.core.fetch import Fetch
-from formation_p2p.content.core.manifest import Manifest
-from formation_p2p.content.core.messages import BlobRefused, Have
+from formation_p2p.content.core.fetch import Fetch, Manifest
+from formation_p2p.content.core.messages import DELEGATED_S, BlobRefused, Delegation, Have
 from formation_p2p.content.data_stream import PROTOCOL, DataStream, delegation_of
 from formation_p2p.content.files import Part
 from formation_p2p.content.places import UNKNOWN

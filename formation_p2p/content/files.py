@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from formation_p2p.content.core.manifest import MAX_MANIFEST_BYTES, Manifest
+from formation_p2p.content.core.fetch import MAX_MANIFEST_BYTES, Manifest
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.workload.core.blob import (

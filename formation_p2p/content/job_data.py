@@ -14,8 +14,8 @@ from formation_p2p.content.files import write_pieces
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.errors import LocalError
 from formation_p2p.machine.folders import sync_folder
+from formation_p2p.workload.core.blob import NAME_BYTES
 from formation_p2p.workload.core.parcel import places_of
-from formation_p2p.workload.core.private_blob import NAME_BYTES
 
 
 class JobFolders:

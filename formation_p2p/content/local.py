@@ -31,7 +31,7 @@ from formation_p2p.content.same_user import (
 from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.machine.locks import acquired
-from formation_p2p.workload.core.private_blob import NAME_BYTES, PrivateBlob
+from formation_p2p.workload.core.blob import NAME_BYTES, PrivateBlob
 
 KIND: Final = "private"
 # Readers that are connected at once, and blobs that they read at once: each has a descriptor. Each

@@ -31,8 +31,8 @@ from formation_p2p.content.segment import Segment, check_sealed
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
+from formation_p2p.workload.core.blob import NAME_BYTES
 from formation_p2p.workload.core.parcel import places_of
-from formation_p2p.workload.core.private_blob import NAME_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from formation_p2p.content.same_user import NotLocal
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.machine.locks import KeyedLocks
-from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.blob import PrivateBlob
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from formation_p2p.content.places import Places
 from formation_p2p.content.segment import keeps_its_size
 from formation_p2p.core.errors import LocalError, ProtocolViolation, RemoteError, Unreachable
 from formation_p2p.net.transport.errors import IOException
-from formation_p2p.workload.core.blob import CHUNK_BYTES
-from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.blob import CHUNK_BYTES, PrivateBlob
 
 if TYPE_CHECKING:
     from formation_p2p.reach.stack import Stack

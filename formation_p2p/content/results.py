@@ -21,7 +21,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, format_bytes
-from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.blob import PrivateBlob
 
 # What an owner does not fetch is kept no longer; a file that a task has made, for so long at least
 # after each use (stage_outputs.py).

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.content import files
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.files import BlobFolder, local_errors
 from formation_p2p.content.holders import Holders
 from formation_p2p.content.places import UNKNOWN

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, NewType
 Key = NewType("Key", int)
 
 KEY_BITS: Final = 256
-# Of the shards of a bucket (records/core/shards.py): 2**24 of 24 workers are 400 million.
+# Of the shards of a bucket (records/core/buckets.py): 2**24 of 24 workers are 400 million.
 MAX_DEPTH: Final = 24
 
 

@@ -37,10 +37,9 @@ from formation_p2p.drivers.core.limits import TaskLimits
 from formation_p2p.drivers.place import Place, Resident
 from formation_p2p.environments.cache import EnvironmentCache
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.workload.core.blob import Blob, Buffer, Cid
+from formation_p2p.workload.core.blob import Blob, Buffer, Cid, PrivateBlob
 from formation_p2p.workload.core.data_rule import DataRule
 from formation_p2p.workload.core.outcome import UNMEASURED, Failed, Outcome, Usage
-from formation_p2p.workload.core.private_blob import PrivateBlob
 from formation_p2p.workload.core.process import MAX_TAIL_BYTES
 
 ENDING: Final = ".notice"

@@ -30,8 +30,7 @@ from formation_p2p.jobs.core.fetch import (
     SpreadCheckpoint,
 )
 from formation_p2p.state.journal import Journal
-from formation_p2p.workload.core.blob import Blob
-from formation_p2p.workload.core.private_blob import NAME_BYTES
+from formation_p2p.workload.core.blob import NAME_BYTES, Blob
 
 if TYPE_CHECKING:
     from formation_p2p.content.exchange import Exchange

@@ -11,7 +11,7 @@ from formation_p2p.content.held_for_others import is_held
 from formation_p2p.content.places import Places
 from formation_p2p.core.effects import Contact
 from formation_p2p.jobs.core.fetch import CopyOutputs, OutputsCopied
-from formation_p2p.workload.core.private_blob import NAME_BYTES
+from formation_p2p.workload.core.blob import NAME_BYTES
 
 if TYPE_CHECKING:
     from formation_p2p.content.exchange import Exchange

@@ -22,14 +22,19 @@ import pynvml
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.machine.apple import read_apple
 from formation_p2p.machine.cgroup import CgroupLimits, read_cgroup
 from formation_p2p.machine.core.bounds import MAX_NETWORK_MBPS
 from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, Limits, limited
 from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
-from formation_p2p.machine.drm import read_amd, read_intel
-from formation_p2p.machine.gpus import Found, GpuReading, read_all
-from formation_p2p.machine.nvml import read_gpus
+from formation_p2p.machine.gpus import (
+    Found,
+    GpuReading,
+    read_all,
+    read_amd,
+    read_apple,
+    read_gpus,
+    read_intel,
+)
 
 LEAST_MEMORY_KEPT_BYTES: Final = 256 * MIB
 MOST_MEMORY_KEPT_BYTES: Final = 4 * GIB

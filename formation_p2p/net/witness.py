@@ -20,7 +20,7 @@ from formation_p2p.machine.clock import moment
 from formation_p2p.machine.names import named
 from formation_p2p.net.identify import Identified
 from formation_p2p.net.transport.errors import IOException
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 
 log = logging.getLogger("formation_p2p.trouble")
 

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.drivers.core.effects import ExecutionSaved, ExecutionsEnded
-from formation_p2p.features.gangs.core.status import GangStatus, MemberState
+from formation_p2p.features.gangs.core.gang import GangStatus, MemberState
 from formation_p2p.features.gangs.host.gangs_json import MAX_PAIRS
 from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job_events import EmitJobEvent
@@ -31,8 +31,8 @@ from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.machine.clock import moment
 from formation_p2p.peer.core.events import Submit
 from formation_p2p.peer.shell import Shell
+from formation_p2p.reach.core.own_addresses import Way
 from formation_p2p.reach.core.paths import Path
-from formation_p2p.reach.core.reached import Way
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind
 
 if TYPE_CHECKING:

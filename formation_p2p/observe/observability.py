@@ -15,8 +15,8 @@ from prometheus_client import generate_latest
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.machine.claim import Claim
-from formation_p2p.net.transport.accepting import serve_clients
 from formation_p2p.net.transport.addresses import parse_host_and_port
+from formation_p2p.net.transport.tcp import serve_clients
 from formation_p2p.observe.metrics import Metrics
 from formation_p2p.observe.status import Events, Status
 from formation_p2p.peer.runtime_config import Observe

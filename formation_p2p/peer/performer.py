@@ -19,7 +19,7 @@ from formation_p2p.content.places import Places
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.identity import PeerId
-from formation_p2p.dht.core import codec, rpc
+from formation_p2p.dht.core import messages, rpc
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.reachability import Reach
 from formation_p2p.drivers.core.effects import LeaseEffect
@@ -58,15 +58,20 @@ from formation_p2p.peer.core.edge_link import MeasureRate
 from formation_p2p.peer.core.effects import Explained, Left, MemberMet, RejectRequest, Vacated
 from formation_p2p.peer.core.events import RateMeasured
 from formation_p2p.peer.runtime_config import RuntimeConfig
-from formation_p2p.reach.shut_warning import ShutWarning
+from formation_p2p.reach.reach_in_words import ShutWarning
 from formation_p2p.state.journal import Journal
-from formation_p2p.trust import grant_log
+from formation_p2p.trust import grant_watch
 from formation_p2p.trust.core.admission import Charged, Tolerated
-from formation_p2p.trust.core.own_grant import GrantEnds, GrantOver, GrantTaken
-from formation_p2p.trust.core.reciprocity import HoursReceived
-from formation_p2p.trust.core.renewal import KeepGrant, RenewalFailed
+from formation_p2p.trust.core.hours import HoursReceived
+from formation_p2p.trust.core.renewal import (
+    GrantEnds,
+    GrantOver,
+    GrantTaken,
+    KeepGrant,
+    RenewalFailed,
+)
 from formation_p2p.trust.core.shares import ShareUsed
-from formation_p2p.workload.core.content import Content
+from formation_p2p.workload.core.blob import Content
 
 if TYPE_CHECKING:
     from formation_p2p.content.exchange import Exchange
@@ -170,7 +175,7 @@ class DhtRequests:
     def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         """See Handlers."""
         try:
-            message, charter = codec.parse_asked(frame, sender.peer_id)
+            message, charter = messages.parse_asked(frame, sender.peer_id)
         except ProtocolViolation as violation:
             answer(violation)
             self._stack.offended(sender.peer_id, str(violation))
@@ -188,7 +193,7 @@ class DhtRequests:
                 self._do(self._ask, effect)
             case rpc.SendResponse(request_id, message, charter):
                 answer = self._answers.pop(request_id)
-                answer(None if message is None else codec.encode(message, charter))
+                answer(None if message is None else messages.encode(message, charter))
             case rpc.ProbeReachability():
                 self._do(self._dial_back, effect)
             case _:
@@ -200,12 +205,12 @@ class DhtRequests:
         try:
             raw = await self._stack.ask(
                 ask.to,
-                codec.encode(message, ask.charter),
+                messages.encode(message, ask.charter),
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
                 dials_back=isinstance(message, kad.FindNode) and message.dial_back,
             )
-            reply, charter = (None, 0) if raw is None else codec.parse_answer(raw, message)
+            reply, charter = (None, 0) if raw is None else messages.parse_answer(raw, message)
         except ProtocolViolation as violation:
             self._stack.offended(ask.to.peer_id, str(violation))
             self._feed(rpc.RequestFailed(ask.request_id, str(violation)))
@@ -334,7 +339,7 @@ class Performer:
             case Tolerated(peer_id, why):
                 log.warning("permissive, so %s is served although: %s", peer_id, why)
             case GrantEnds() | GrantOver() | GrantTaken():
-                grant_log.tell(effect, serving=self._serving)
+                grant_watch.tell(effect, serving=self._serving)
             case MemberMet():
                 if self._config.members is not None:
                     self._config.members.met(effect)
@@ -342,7 +347,7 @@ class Performer:
                 if self._config.keep_grant is not None:
                     self._do(self._config.keep_grant, network)
             case CharterAdopted(signed, banned):
-                grant_log.tell_charter(signed.version, banned)
+                grant_watch.tell_charter(signed.version, banned)
                 if self._config.keep_charter is not None:
                     self._do(self._config.keep_charter, signed)
             case CharterSpread():

@@ -20,7 +20,7 @@ from formation_p2p.machine.descriptors import raise_descriptor_limit
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.peer.shell import LEAVE_S, Shell
 from formation_p2p.reach.circuit_settings import CircuitSettings
-from formation_p2p.reach.core.reached import Reached, Way
+from formation_p2p.reach.core.own_addresses import Reached, Way
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.membership import Membership
 

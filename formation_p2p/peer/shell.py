@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from formation_p2p.assembly import Peer, PeerEvent, UserEffect
-from formation_p2p.content.core.delegation import Delegation
+from formation_p2p.content.core.messages import Delegation
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import PeerId
@@ -39,8 +39,8 @@ from formation_p2p.peer.core.charter_news import CharterSpread
 from formation_p2p.peer.core.effects import RejectRequest, is_of_record
 from formation_p2p.peer.performer import Performer
 from formation_p2p.peer.runtime_config import RuntimeConfig
+from formation_p2p.reach.core.own_addresses import Reached
 from formation_p2p.reach.core.paths import Path, Rate, RoundTrip
-from formation_p2p.reach.core.reached import Reached
 from formation_p2p.reach.mdns import run_mdns
 from formation_p2p.results import answers
 from formation_p2p.secrets.store import Secrets

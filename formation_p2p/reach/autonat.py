@@ -23,23 +23,21 @@ from formation_p2p.net.transport.addresses import TcpAddress
 from formation_p2p.net.transport.errors import IOException, SwarmException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.transport.interfaces import reached_families
-from formation_p2p.reach.core import autonat_messages as messages
+from formation_p2p.reach.core import autonat as messages
 from formation_p2p.reach.core.autonat import (
-    DialBack,
-    DialBackServer,
-    Nonces,
-    enough,
-    verdict,
-    wants_data,
-)
-from formation_p2p.reach.core.autonat_messages import (
     MAX_CHUNK_BYTES,
     MAX_MESSAGE_BYTES,
     REQUEST_PROTOCOL,
+    DialBack,
+    DialBackServer,
     DialDataRequest,
     DialResponse,
     DialStatus,
+    Nonces,
     Status,
+    enough,
+    verdict,
+    wants_data,
 )
 from formation_p2p.reach.core.own_addresses import OwnAddresses
 from formation_p2p.records.core.addresses import is_public

@@ -25,8 +25,16 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.net.transport.addresses import TcpAddress
 from formation_p2p.net.transport.token_bucket import TokenBucket
-from formation_p2p.reach.core.dns import MAX_MESSAGE_BYTES, Name
-from formation_p2p.reach.core.mdns import GROUP_4, GROUP_6, PORT, Link, Subnet, service_name
+from formation_p2p.reach.core.mdns import (
+    GROUP_4,
+    GROUP_6,
+    MAX_MESSAGE_BYTES,
+    PORT,
+    Link,
+    Name,
+    Subnet,
+    service_name,
+)
 from formation_p2p.trust.core.network import Network
 
 log = logging.getLogger(__name__)

@@ -20,14 +20,13 @@ from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.net.connection import Connection, StreamHandler
 from formation_p2p.net.logged import logged
-from formation_p2p.net.transport.accepting import next_client
 from formation_p2p.net.transport.addresses import TcpAddress, dialable
 from formation_p2p.net.transport.errors import IOException, SwarmException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.transport.negotiation import NotSpoken, greeting
 from formation_p2p.net.transport.own_port import TAKEN
 from formation_p2p.net.transport.stream import MuxedStream
-from formation_p2p.net.transport.tcp import TcpStream, meet_tcp
+from formation_p2p.net.transport.tcp import TcpStream, meet_tcp, next_client
 from formation_p2p.net.transport.token_bucket import TokenBucket
 from formation_p2p.net.transport.upgrade import upgrade
 from formation_p2p.reach.core import dcutr

@@ -20,8 +20,7 @@ from formation_p2p.machine.clock import moment
 from formation_p2p.net.transport.errors import IOException, StreamEOF
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.transport.stream import BULK_DATA_BYTES
-from formation_p2p.reach.circuit_stream import Widening, Width
-from formation_p2p.reach.circuits import REQUEST_S, STOP_S
+from formation_p2p.reach.circuits import REQUEST_S, STOP_S, Widening, Width
 from formation_p2p.reach.core.circuit_messages import (
     MAX_MESSAGE_BYTES,
     STOP_PROTOCOL,
@@ -37,7 +36,7 @@ from formation_p2p.reach.core.circuit_messages import (
 )
 from formation_p2p.reach.core.own_addresses import OwnAddresses
 from formation_p2p.reach.core.relay import Circuit, Refusal, Relay
-from formation_p2p.reach.core.shares import FairShares
+from formation_p2p.reach.core.reservations import FairShares
 
 if TYPE_CHECKING:
     from formation_p2p.net.connection import Connection

@@ -30,11 +30,11 @@ from formation_p2p.reach.core.own_addresses import OwnAddresses
 from formation_p2p.reach.core.relay import Relay
 from formation_p2p.reach.core.reservations import (
     CircuitsChanged,
+    FairShares,
     ReservationEffect,
     Reservations,
     ReserveAt,
 )
-from formation_p2p.reach.core.shares import FairShares
 from formation_p2p.reach.relaying import Relaying, Turns
 
 if TYPE_CHECKING:

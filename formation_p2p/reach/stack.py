@@ -41,7 +41,7 @@ from formation_p2p.net.transport.stream import MuxedStream
 from formation_p2p.peer.core.events import Measured
 from formation_p2p.reach.autonat import AutoNat
 from formation_p2p.reach.circuit_settings import NO_CIRCUITS, CircuitSettings
-from formation_p2p.reach.core.autonat_messages import REQUEST_PROTOCOL
+from formation_p2p.reach.core.autonat import REQUEST_PROTOCOL
 from formation_p2p.reach.core.paths import Path
 from formation_p2p.reach.moves import Moves
 from formation_p2p.reach.punch import Punching

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from formation_p2p.workload.core.blob import Content
 from formation_p2p.workload.core.comparers import read_plain
-from formation_p2p.workload.core.content import Content
 from formation_p2p.workload.core.parcel import Parcel, places_of
 from formation_p2p.workload.core.work import PythonCall
 

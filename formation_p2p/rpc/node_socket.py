@@ -22,7 +22,7 @@ import trio
 
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.machine.unix_socket import is_beside_us, reachable
-from formation_p2p.net.transport.accepting import serve_clients
+from formation_p2p.net.transport.tcp import serve_clients
 from formation_p2p.peer.shell import Shell
 from formation_p2p.rpc.values import arguments_of
 from formation_p2p.rpc.wire import (

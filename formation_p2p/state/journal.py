@@ -26,7 +26,7 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.jobs.core import job_events
 from formation_p2p.state.state import State
-from formation_p2p.workload.core.content import Content
+from formation_p2p.workload.core.blob import Content
 
 if TYPE_CHECKING:
     from trio.lowlevel import TrioToken

@@ -23,9 +23,9 @@ from formation_p2p.state.sqlite import (
     state_errors,
 )
 from formation_p2p.trust.core.admission import Charged
+from formation_p2p.trust.core.hours import HoursReceived, Org
 from formation_p2p.trust.core.parameters import TrustParameters
 from formation_p2p.trust.core.quota import NOTHING, Quota, QuotaAccount, Used
-from formation_p2p.trust.core.reciprocity import HoursReceived, Org
 from formation_p2p.trust.core.shares import MAX_BRANCHES, Account, ShareUsed
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, parse_peer_id
-from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages
 from formation_p2p.dht.core.messages import FindNode
 from formation_p2p.machine.home import Home
 from formation_p2p.net.handlers import Answer, NetworkEvent
@@ -98,7 +98,7 @@ async def main(home: str, gate_text: str, worker: str, third: str) -> None:
             await trio.sleep(AGAIN_S)
 
     async def liar() -> None:
-        frame = codec.encode(FindNode(bytes(32), dial_back=True))
+        frame = messages.encode(FindNode(bytes(32), dial_back=True))
         while True:
             announced = (f"/ip4/{third}/tcp/4001", f"/ip4/{third}/tcp/22")
             async with _stack(Identity.from_seed(os.urandom(32)), announced) as stack:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.drivers.core.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.leases.core.session import Fenced
-from formation_p2p.workload.core.large_result import (
+from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome
+from formation_p2p.workload.core.parcel import (
     size_at_worker,
 )
-from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:
     from formation_p2p.assembly import PeerEvent

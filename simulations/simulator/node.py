@@ -23,11 +23,10 @@ from formation_p2p.peer.core.events import CancelJob, Explain, Leave, Submit
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core.profile import SignedProfile
 from formation_p2p.trust.core.admission import Charged, Tolerated
+from formation_p2p.trust.core.hours import Org
 from formation_p2p.trust.core.network import Network
-from formation_p2p.trust.core.own_grant import GrantEffect
 from formation_p2p.trust.core.quota import NOTHING, Used
-from formation_p2p.trust.core.reciprocity import Org
-from formation_p2p.trust.core.renewal import RenewalFailed
+from formation_p2p.trust.core.renewal import GrantEffect, RenewalFailed
 from formation_p2p.trust.core.shares import Account
 from simulations.simulator.disk import Disk
 from simulations.simulator.executor import Executor, Running

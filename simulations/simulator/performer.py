@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from formation_p2p.assembly import PeerEffect
 from formation_p2p.core.effects import Contact
-from formation_p2p.dht.core import codec, rpc
+from formation_p2p.dht.core import messages, rpc
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.reachability import Reach
 from formation_p2p.drivers.core.effects import (
@@ -60,9 +60,14 @@ from formation_p2p.peer.core.effects import (
 )
 from formation_p2p.peer.core.events import RateMeasured, Renewed
 from formation_p2p.trust.core.admission import Charged, Tolerated
-from formation_p2p.trust.core.own_grant import GrantEnds, GrantOver, GrantTaken
-from formation_p2p.trust.core.reciprocity import HoursReceived
-from formation_p2p.trust.core.renewal import KeepGrant, RenewalFailed
+from formation_p2p.trust.core.hours import HoursReceived
+from formation_p2p.trust.core.renewal import (
+    GrantEnds,
+    GrantOver,
+    GrantTaken,
+    KeepGrant,
+    RenewalFailed,
+)
 from formation_p2p.trust.core.shares import ShareUsed
 
 if TYPE_CHECKING:
@@ -340,7 +345,7 @@ class Requests:
                 world.wake(other)  # its connections as of now count
             request = ask.message
             if not world.lean:
-                request = codec.parse_request(codec.encode(request, ask.charter))
+                request = messages.parse_request(messages.encode(request, ask.charter))
             if world.connections is None:
                 node.asked.add(other.name)
             world.note(node, other, request)
@@ -374,7 +379,7 @@ class Requests:
                 self._fail(asking, asking.deadline_s, "no answer in time")
                 return
             if not world.lean:
-                reply, charter = codec.parse_answer(codec.encode(message, charter), request)
+                reply, charter = messages.parse_answer(messages.encode(message, charter), request)
         at_s = world.now_s + world.one_way_s(node, asker)  # on the connection that it came over
         if at_s > asking.deadline_s:
             self._fail(asking, asking.deadline_s, "no answer in time")

@@ -8,7 +8,7 @@ import socket
 import pytest
 import trio
 
-from formation_p2p.net.transport.accepting import next_client
+from formation_p2p.net.transport.tcp import next_client
 from tests.support.waiting import in_trio
 
 

@@ -11,10 +11,11 @@ from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.net.connection import Connection
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
-from formation_p2p.reach.core import autonat_messages as messages
-from formation_p2p.reach.core.autonat import MAX_DATA_BYTES, MIN_DATA_BYTES
-from formation_p2p.reach.core.autonat_messages import (
+from formation_p2p.reach.core import autonat as messages
+from formation_p2p.reach.core.autonat import (
     BACK_PROTOCOL,
+    MAX_DATA_BYTES,
+    MIN_DATA_BYTES,
     REQUEST_PROTOCOL,
     DialDataRequest,
     DialRequest,

@@ -12,7 +12,7 @@ import pytest
 
 from formation_p2p.content import files
 from formation_p2p.content import store as blob_store
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.files import NoRoom
 from formation_p2p.content.holders import FORGOTTEN_S, MAX_HOLDERS, MAX_HOLDS, Holders
 from formation_p2p.content.store import BlobStore

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Unreachable
-from formation_p2p.content.core.delegation import Delegation
-from formation_p2p.content.core.messages import Open
+from formation_p2p.content.core.messages import Delegation, Open
 from formation_p2p.content.held_for_others import is_held
 from formation_p2p.content.readers import MAX_SHOWN
 from formation_p2p.core.identity import PeerId

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from formation_p2p import Node, Unreachable
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.held_for_others import is_held
 from formation_p2p.content.rules import MAX_PARTIES, MAX_RULES
 from formation_p2p.content.store import BlobStore

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.api.code import CallCode
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.code_bundle import NO_MODULES, ModuleNames, read_bundle
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.core.messages import Chunk, Keep, Open, Opened, Want, parse_request
 from formation_p2p.content.data_stream import _framed
 from formation_p2p.core.identity import Identity

@@ -29,7 +29,7 @@ from formation_p2p.reach.core.circuit_messages import (
 )
 from formation_p2p.reach.core.paths import Path
 from formation_p2p.reach.core.relay import RelayFor
-from formation_p2p.reach.core.shares import FairShares
+from formation_p2p.reach.core.reservations import FairShares
 from formation_p2p.reach.relaying import Turns
 from tests.support.circuits import (
     BULK,

@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.places import UNKNOWN
 from formation_p2p.core.errors import InvalidInput, LocalError, Unreachable
 from formation_p2p.core.identity import PeerId

@@ -19,18 +19,19 @@ from distributed.protocol import to_serialize
 
 from formation_p2p.core.errors import TaskFailed
 from formation_p2p.features.dask.cluster import MAX_STARTS, ClusterSpec, FormationCluster
-from formation_p2p.features.dask.comm import PREFIX, FormationBackend
-from formation_p2p.features.dask.door import Door, Pair
-from formation_p2p.features.dask.member import SCHEDULER_PORT, MemberWorker
-from formation_p2p.features.dask.place import (
+from formation_p2p.features.dask.comm import (
     GANG,
     GANG_ID,
+    PREFIX,
     RANK,
+    FormationBackend,
     Place,
     own_place,
     owned,
     place_for,
 )
+from formation_p2p.features.dask.door import Door, Pair
+from formation_p2p.features.dask.member import SCHEDULER_PORT, MemberWorker
 from formation_p2p.features.dask.scheduler import FormationScheduler
 from formation_p2p.machine.core.requirements import Requirements
 from tests.support.programs import DEADLINE_S

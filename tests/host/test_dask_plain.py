@@ -32,12 +32,11 @@ from IPython.core.formatters import HTMLFormatter
 
 from formation_p2p.core.errors import InvalidInput, NotPlain, RemoteError, StateError
 from formation_p2p.drivers import result_pickler
-from formation_p2p.features.dask.cluster import ClusterSpec
+from formation_p2p.features.dask.cluster import ClusterSpec, StreamsOnly
 from formation_p2p.features.dask.comm import MARKED
-from formation_p2p.features.dask.kept import Kept
 from formation_p2p.features.dask.member import differing, marked, versions
 from formation_p2p.features.dask.plain import loads
-from formation_p2p.features.dask.streams_only import StreamsOnly
+from formation_p2p.features.dask.survival import Kept
 from formation_p2p.machine.core.requirements import Requirements
 
 # As members have it.

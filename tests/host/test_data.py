@@ -18,7 +18,7 @@ from formation_p2p.content import files as blob_files
 from formation_p2p.content import readers
 from formation_p2p.content.core import fetch as fetching
 from formation_p2p.content.core import messages
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.core.messages import BlobRefused, Chunk, Open, Opened, Want, pack_request
 from formation_p2p.content.data_stream import PROTOCOL, DataStream
 from formation_p2p.content.files import NoRoom

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.content.core.delegation import DELEGATED_S, Delegation
+from formation_p2p.content.core.messages import DELEGATED_S, Delegation
 from formation_p2p.content.fetch_run import Delegations
 from formation_p2p.content.readers import MAX_PLACES, OwnersPlaces
 from formation_p2p.core.errors import Unreachable

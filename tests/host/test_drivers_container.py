@@ -22,8 +22,12 @@ import trio
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
-from formation_p2p.features.containers.container import ContainerDriver, container_name
-from formation_p2p.features.containers.engine import Engine, task_user
+from formation_p2p.features.containers.container import (
+    ContainerDriver,
+    Engine,
+    container_name,
+    task_user,
+)
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.process import ContainerSpec, ProcessResult, ProcessSpec
 from tests.host.fake_engine import Container, FakeEngine, fake_engine

@@ -16,7 +16,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.drivers.driver import BlobAccess
-from formation_p2p.features.containers.engine import Engine
+from formation_p2p.features.containers.container import Engine
 from formation_p2p.features.containers.image import ImageDriver
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.data_rule import DataRule

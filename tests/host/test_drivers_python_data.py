@@ -19,7 +19,7 @@ import trio.testing
 
 from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.calls import context_of, packed_function, reference_to
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.lent_blob import Lent
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.content.places import UNKNOWN
@@ -29,11 +29,10 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.drivers.driver import BlobAccess
 from formation_p2p.drivers.python import PythonDriver
-from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.blob import Blob, PrivateBlob
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.parcel import Parcel
-from formation_p2p.workload.core.private_blob import PrivateBlob
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import ALease, bare_machine, lease_story
 from tests.support.parcels import OWNER, a_packer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.net.transport.expected import Expected
+from formation_p2p.net.transport.stream import Expected
 
 HEADS = st.binary(max_size=3)
 BODIES = st.binary(max_size=6)

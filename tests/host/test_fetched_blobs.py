@@ -15,7 +15,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB
-from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.blob import PrivateBlob
 from tests.support.drivers_world import open_descriptors
 from tests.support.waiting import told_by
 

@@ -31,7 +31,7 @@ from formation_p2p.features.gangs.host.network import (
 )
 from formation_p2p.features.gangs.host.store_host import MAX_UNTOLD_BYTES
 from formation_p2p.features.gangs.host.store_host import SERVICE as STORE
-from formation_p2p.features.gangs.host.store_link import StoreLink
+from formation_p2p.features.gangs.host.store_socket import StoreLink
 from formation_p2p.leases.core.tunnel import TunnelError
 from formation_p2p.net.transport.frames import encode_frame
 from tests.host.test_gang_devices import needs_devices, networks, packet, ran, relay

@@ -13,10 +13,8 @@ import pytest
 from formation_p2p.core.units import GIB
 from formation_p2p.drivers.bubblewrap import Bubblewrap
 from formation_p2p.drivers.machine import device_environment, vendors_of
-from formation_p2p.machine.apple import read_apple
 from formation_p2p.machine.core.gpu import Gpu
-from formation_p2p.machine.drm import read_amd, read_intel
-from formation_p2p.machine.gpus import GpuReading, read_all
+from formation_p2p.machine.gpus import GpuReading, read_all, read_amd, read_apple, read_intel
 
 MI300X = {
     "device": "0x74a1",

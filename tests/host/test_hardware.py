@@ -20,9 +20,8 @@ from formation_p2p.machine.core.capability import Limits
 from formation_p2p.machine.core.fits import Ledger, Reservation, fits
 from formation_p2p.machine.core.gpu import Gpu
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.machine.gpus import GpuReading
+from formation_p2p.machine.gpus import GpuReading, read_gpus
 from formation_p2p.machine.hardware import STORAGE_KEPT_BYTES, network_mbps, probe
-from formation_p2p.machine.nvml import read_gpus
 
 V2_MOUNT = "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNTS = (

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.core.messages import Keep
 from formation_p2p.content.held_for_others import (
     MAX_HELD,

@@ -12,7 +12,7 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
-from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.net import identify as net_identify
 from formation_p2p.net.handlers import PUSHES_PER_S
@@ -105,7 +105,7 @@ async def test_a_whole_node_answers_on_whatever_it_is_asked_and_logs_no_fault(
         contact = Contact(victim.identity.peer_id, victim.stack.announced)
         door = Node()
         door.identity, door.stack = victim.identity, victim.stack
-        find = codec.encode(kad.FindNode(b"anything"))
+        find = messages.encode(kad.FindNode(b"anything"))
         for _ in range(10):
             hand = await mallory.muxed(door)
             for sid in range(1, 41, 2):

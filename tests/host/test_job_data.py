@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.api.calls import reference_to
-from formation_p2p.api.parcels import JobPacker
+from formation_p2p.api.reference import JobPacker
 from formation_p2p.content.job_data import JobData
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.errors import InvalidInput, LocalError

@@ -19,8 +19,8 @@ from formation_p2p.drivers.core.effects import (
     Work,
 )
 from formation_p2p.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
-from formation_p2p.leases import lease_run
-from formation_p2p.leases.lease_run import LeaseEvent, LeaseRun
+from formation_p2p.leases import lease_runs
+from formation_p2p.leases.lease_runs import LeaseEvent, LeaseRun
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
 from tests.support.drivers_world import holds_nothing, within
@@ -141,7 +141,7 @@ def test_only_what_takes_longer_than_a_moment_is_said_to_have_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Long enough for a busy machine to run what takes none at all.
-    monkeypatch.setattr(lease_run, "SHORT_S", 0.5)
+    monkeypatch.setattr(lease_runs, "SHORT_S", 0.5)
     driver = Sleeper()
 
     async def scenario(reported: Told) -> None:

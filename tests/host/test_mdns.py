@@ -16,7 +16,7 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.net.transport.addresses import TcpAddress
-from formation_p2p.reach.core import dns, mdns
+from formation_p2p.reach.core import mdns
 from formation_p2p.reach.mdns import OFF, Interface, interfaces, is_wanted, run_mdns
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.trust.core.grants import Rights, issue
@@ -135,10 +135,10 @@ async def test_nodes_of_two_networks_do_not_find_each_other() -> None:
 
 @told_by(in_own_network)
 async def test_a_stranger_on_the_lan_fills_nothing_and_hides_nobody() -> None:
-    def record(service: dns.Name, name: str) -> bytes:
+    def record(service: mdns.Name, name: str) -> bytes:
         text = f"dnsaddr=/ip4/{STRANGER}/tcp/1/p2p/{person(name).peer_id}".encode()
-        told = dns.Record((b"x", *service), dns.TXT, 120, texts=(text,))
-        return dns.encode(dns.Message(True, (), (told,)))
+        told = mdns.Record((b"x", *service), mdns.TXT, 120, texts=(text,))
+        return mdns.encode(mdns.Message(True, (), (told,)))
 
     plug("lan0", "10.1.0.1/24", f"{STRANGER}/24")
     service = mdns.service_name(network().network_id)

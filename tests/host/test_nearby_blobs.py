@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from formation_p2p.content.core import messages
-from formation_p2p.content.core.manifest import Manifest
+from formation_p2p.content.core.fetch import Manifest
 from formation_p2p.content.core.messages import Want, pack_request
 from formation_p2p.content.exchange import MAX_NOT_KEPT_BYTES
 from formation_p2p.content.files import Content, copied_whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.net.transport.pieces import rest_of
+from formation_p2p.net.transport.tcp import rest_of
 
 
 @given(st.lists(st.binary(max_size=5), max_size=5), st.data())

@@ -27,8 +27,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, NodeClosed, RemoteError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.workload.core.blob import CHUNK_BYTES
-from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.blob import CHUNK_BYTES, PrivateBlob
 from tests.support.drivers_world import open_descriptors, within
 from tests.support.stacks import Node
 from tests.support.waiting import HANGS_S, in_trio, told_by, wait_until

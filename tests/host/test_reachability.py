@@ -17,7 +17,7 @@ from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import GIB
-from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.reachability import Reach
 from formation_p2p.machine.core.capability import Capability
@@ -134,7 +134,7 @@ async def test_who_cannot_be_dialled_stays_a_client_and_gets_into_nobodys_table(
                 assert not gate.knows(alice)
                 assert not bob.knows(alice)
                 # It is answered all the same, and answers on what it has opened itself.
-                asked = codec.encode(kad.FindNode(b"anything"))
+                asked = messages.encode(kad.FindNode(b"anything"))
                 assert await gate.stack.ask(alice.contact, asked, timeout_s=HANGS_S) is not None
                 assert not gate.knows(alice)
 

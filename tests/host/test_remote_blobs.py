@@ -21,7 +21,7 @@ from formation_p2p.core.errors import LocalError, RemoteError, Unreachable
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.net.transport.frames import read_frame
 from formation_p2p.net.transport.stream import MuxedStream
-from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.blob import PrivateBlob
 from tests.support.data_world import Holder, Liar
 from tests.support.stacks import run, running
 from tests.support.waiting import AT_ONCE_S, told_by, until

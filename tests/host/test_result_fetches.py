@@ -21,7 +21,7 @@ from formation_p2p.jobs.core.fetch import (
     StopFetch,
 )
 from formation_p2p.peer.performer import MAX_FETCHES, ResultFetches
-from formation_p2p.workload.core.private_blob import PrivateBlob
+from formation_p2p.workload.core.blob import PrivateBlob
 from tests.support.parcels import OWNER
 from tests.support.waiting import in_mocked_time, in_trio
 

@@ -12,8 +12,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, parse_peer_id
 from formation_p2p.features.services.core.tending import MAX_SECRET_BYTES
 from formation_p2p.secrets import shown
-from formation_p2p.secrets.box import OVERHEAD_BYTES, opened, seal
-from formation_p2p.secrets.store import MAX_OF_TASKS, Secrets
+from formation_p2p.secrets.store import MAX_OF_TASKS, OVERHEAD_BYTES, Secrets, opened, seal
 from formation_p2p.workload.core.blob import RAW, Cid
 
 ALICE, BOB = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)

@@ -19,7 +19,7 @@ from formation_p2p.features.services.core.messages import (
 )
 from formation_p2p.features.services.core.spec import Check
 from formation_p2p.features.services.core.turns import MAX_WAITING
-from formation_p2p.features.services.host.asking import why_not
+from formation_p2p.features.services.host.replica_run import why_not
 from formation_p2p.features.services.host.server import PROTOCOL
 from formation_p2p.features.services.host.stream import ServiceStream, serve_caller
 from formation_p2p.net.transport.errors import IOException

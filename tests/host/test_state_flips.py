@@ -17,7 +17,7 @@ from formation_p2p.assembly import PeerEffect
 from formation_p2p.core.errors import StateError
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskEnd
-from formation_p2p.state import wal
+from formation_p2p.state import sqlite
 from formation_p2p.state.journal import Journal
 from formation_p2p.state.sqlite import MAX_WAL_PAGES
 from formation_p2p.state.state import State
@@ -179,8 +179,8 @@ def test_a_log_that_was_torn_when_the_power_failed_is_no_damage(
 
 
 def test_a_log_that_takes_too_long_to_look_at_is_read_as_it_is(killed: Path) -> None:
-    assert wal.check_log(killed / "jobs.db", time.monotonic() + 60)
-    assert not wal.check_log(killed / "jobs.db", 0.0)
+    assert sqlite.check_log(killed / "jobs.db", time.monotonic() + 60)
+    assert not sqlite.check_log(killed / "jobs.db", 0.0)
 
 
 def test_the_log_stays_small_and_is_empty_soon_after_the_last_write(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import trio
 from formation_p2p.core.errors import StateError
 from formation_p2p.state.usage import AccountUsage, UsageFile, UsageParameters, peek
 from formation_p2p.trust.core.admission import Charged
+from formation_p2p.trust.core.hours import HoursReceived
 from formation_p2p.trust.core.quota import UNLIMITED, Quota, QuotaAccount, Used
-from formation_p2p.trust.core.reciprocity import HoursReceived
 from formation_p2p.trust.core.shares import ShareUsed
 from tests.support.waiting import in_trio
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from formation_p2p.net.transport.unread import LEAST_PIECE_BYTES, Unread, _held_bytes
+from formation_p2p.net.transport.stream import LEAST_PIECE_BYTES, Unread, _held_bytes
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])

@@ -19,7 +19,7 @@ import trio
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId, parse_peer_id, peer_id_to_bytes
-from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.dht.core.operations import Asked, OperationId, Published, Searched
@@ -181,7 +181,7 @@ class PlainNode:
 
     def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         try:
-            message = codec.parse_request(frame, sender.peer_id)
+            message = messages.parse_request(frame, sender.peer_id)
         except ProtocolViolation as violation:
             answer(violation)
             self._stack.offended(sender.peer_id, str(violation))
@@ -224,7 +224,7 @@ class PlainNode:
             case SendResponse(request_id, kad.Stored(value=b"")):
                 self._answers.pop(request_id)(ProtocolViolation("the value is not kept"))
             case SendResponse(request_id, message):
-                self._answers.pop(request_id)(None if message is None else codec.encode(message))
+                self._answers.pop(request_id)(None if message is None else messages.encode(message))
             case ProbeReachability():
                 nursery.start_soon(self._dial_back, effect)
             case _:
@@ -240,11 +240,11 @@ class PlainNode:
         try:
             raw = await self._stack.ask(
                 ask.to,
-                codec.encode(message),
+                messages.encode(message),
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
             )
-            reply = None if raw is None else codec.parse_reply(raw, message)
+            reply = None if raw is None else messages.parse_reply(raw, message)
         except FormationError as error:
             logging.warning("asking %s failed: %s", ask.to.peer_id, error)
             self._feed(RequestFailed(ask.request_id, str(error)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import trio
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.reach.core.autonat_messages import REQUEST_PROTOCOL
+from formation_p2p.reach.core.autonat import REQUEST_PROTOCOL
 from tests.interop import fetch, peers
 from tests.support.own_network import in_own_network
 from tests.support.stacks import Node, running

@@ -10,7 +10,7 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
-from formation_p2p.dht.core import codec, kad_pb2
+from formation_p2p.dht.core import kad_pb2, messages
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.reach.stack import Stack
 from tests.interop import peers, records
@@ -56,7 +56,7 @@ async def refused(peer: ByHand, to: Contact, frame: bytes) -> None:
     with pytest.raises(FormationError):
         await peer.ask(to, frame, timeout_s=5)
     connection = peer.stack.swarm.connection_to(to.peer_id)
-    assert await peer.ask(to, codec.encode(kad.FindNode(b"x"))) is not None
+    assert await peer.ask(to, messages.encode(kad.FindNode(b"x"))) is not None
     assert peer.stack.swarm.connection_to(to.peer_id) is connection
     assert peer.gone == []
 
@@ -68,10 +68,10 @@ def test_a_stranger_is_probed_by_find_node_and_never_by_ping(ours: peers.Ours) -
             if wire.type == kad_pb2.Message.PING:
                 respond(None)  # as a server whose handler fails
             else:
-                respond(codec.encode(kad.Nodes(())))
+                respond(messages.encode(kad.Nodes(())))
 
         peer.respond = answer
-        assert await peer.ask(ours.contact, codec.encode(kad.FindNode(b"x"))) is not None
+        assert await peer.ask(ours.contact, messages.encode(kad.FindNode(b"x"))) is not None
         await until(lambda: peer.requests)
         await trio.to_thread.run_sync(wait_until, lambda: ours.knows(peer.peer_id))
         kinds = {kad_pb2.Message.FromString(frame).type for _, frame in peer.requests}
@@ -128,7 +128,7 @@ def test_a_value_under_another_key_is_refused_and_not_kept(ours: peers.Ours) -> 
 def test_a_value_that_is_not_valid_is_refused_by_a_reset(ours: peers.Ours) -> None:
     async def story(peer: ByHand) -> None:
         put = kad.PutValue(b"/nowhere/" + records.content(), b"value")
-        await refused(peer, ours.contact, codec.encode(put))
+        await refused(peer, ours.contact, messages.encode(put))
 
     by_hand(story)
 
@@ -137,9 +137,9 @@ def test_a_value_is_told_with_when_it_came(ours: peers.Ours) -> None:
     name = text("c")
 
     async def story(peer: ByHand) -> None:
-        put = codec.encode(kad.PutValue(name, b"value"))
+        put = messages.encode(kad.PutValue(name, b"value"))
         assert await peer.ask(ours.contact, put) is not None
-        raw = await peer.ask(ours.contact, codec.encode(kad.GetValue(name)))
+        raw = await peer.ask(ours.contact, messages.encode(kad.GetValue(name)))
         record = kad_pb2.Message.FromString(raw or b"").record
         assert (record.key, record.value) == (name, b"value")
         assert record.timeReceived.startswith("20")
@@ -160,7 +160,7 @@ def test_who_lacks_a_value_that_was_found_is_given_it(kind: str) -> None:
 
         async def story(peer: ByHand) -> None:
             async def is_held() -> bool:
-                raw = await peer.ask(foreign.contact, codec.encode(kad.GetValue(name)))
+                raw = await peer.ask(foreign.contact, messages.encode(kad.GetValue(name)))
                 return kad_pb2.Message.FromString(raw or b"").record.value == value
 
             await until(is_held)

@@ -25,7 +25,7 @@ from formation_p2p.core.identity import Identity, PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, key_of
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.units import GIB
-from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.dht.core.operations import Asked, OperationId, Published, Searched
@@ -39,7 +39,7 @@ from formation_p2p.dht.core.rpc import (
 )
 from formation_p2p.dht.core.store import CheckedProfile, RecordStore
 from formation_p2p.discovery.core.finder import suits
-from formation_p2p.discovery.core.publication import names_of
+from formation_p2p.discovery.core.shard_membership import names_of
 from formation_p2p.features.services.core.shelf import Shelf
 from formation_p2p.machine.core.capability import Capability, idle
 from formation_p2p.records.core.profile import Profile, SignedProfile, open_profile, seal_profile
@@ -344,7 +344,7 @@ class DhtWorld:
             self.perform(node)
 
     def _send(self, node: DhtNode, sent: SendRequest) -> None:
-        request = codec.parse_request(codec.encode(sent.message))
+        request = messages.parse_request(messages.encode(sent.message))
         other = self._by_id.get(sent.to.peer_id)
         at_s = self.now_s + LATENCY_S
         self._at(at_s, lambda: self._arrive(node, other, sent, request))
@@ -367,7 +367,7 @@ class DhtWorld:
             assert isinstance(each, SendRequest)
             self._send(other, each)
         message = answer.message if other.lie is None else other.lie(request, answer.message)
-        reply = None if message is None else codec.parse_reply(codec.encode(message), request)
+        reply = None if message is None else messages.parse_reply(messages.encode(message), request)
         if reply is not None:
             self.carried.append(Carried(self.now_s, other.name, node.name, reply))
         answered = ResponseReceived(sent.request_id, other.contact, reply)

@@ -22,7 +22,7 @@ from formation_p2p.drivers.machine import Cores, Machine
 from formation_p2p.drivers.place import Place
 from formation_p2p.drivers.process import ProcessDriver
 from formation_p2p.drivers.scratch import scratch_folder
-from formation_p2p.leases.lease_run import LeaseEvent, LeaseRun
+from formation_p2p.leases.lease_runs import LeaseEvent, LeaseRun
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.outcome import UNMEASURED, Outcome, Succeeded, Usage

@@ -11,10 +11,10 @@ from formation_p2p.core.units import GIB, MIB
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.task_options import PlacementKwargs
+from formation_p2p.workload.core.blob import PrivateBlob
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.outcome import Outcome, Succeeded
 from formation_p2p.workload.core.parcel import Parcel
-from formation_p2p.workload.core.private_blob import PrivateBlob
 from simulations.simulator.executor import Run, Running
 from simulations.simulator.world import World
 from tests.support.stories import job, where

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.api.parcels import Packer
+from formation_p2p.api.reference import Packer
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity

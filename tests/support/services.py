@@ -14,8 +14,7 @@ import trio
 
 from benchmarks.services.stand_in import StandIn
 from formation_p2p.features.services.core.balancer import Replica
-from formation_p2p.features.services.host.directory import Listing
-from formation_p2p.features.services.host.router import Router
+from formation_p2p.features.services.host.router import Listing, Router
 from formation_p2p.features.services.host.server import PROTOCOL, ServiceServer
 from formation_p2p.features.services.host.stream import ServiceStream
 from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters

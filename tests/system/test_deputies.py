@@ -19,9 +19,8 @@ from formation_p2p.features.gateway.token import make_token
 from formation_p2p.features.services.core.balancer import Replica
 from formation_p2p.features.services.core.signed_spec import SignedSpec, seal_spec
 from formation_p2p.features.services.core.spec import Program, ServiceSpec
-from formation_p2p.features.services.host.directory import Listing
-from formation_p2p.features.services.host.place import USES
-from formation_p2p.features.services.host.uses import lead
+from formation_p2p.features.services.host.place import USES, lead
+from formation_p2p.features.services.host.router import Listing
 from formation_p2p.peer.shell import Shell
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.network import Network, parse_invite

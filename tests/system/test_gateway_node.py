@@ -18,7 +18,7 @@ from formation_p2p import Home, InvalidInput, LocalError, Rights, SyncNode
 from formation_p2p.features.gateway.client import Patience
 from formation_p2p.features.services.core.messages import ServiceError
 from formation_p2p.features.services.core.turns import MAX_WAITING
-from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.features.services.host.router import Listing
 from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, started
 from tests.support.gateways import caller, fetch

@@ -27,8 +27,8 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.state.state import Retention, State
+from formation_p2p.workload.core.blob import PrivateBlob
 from formation_p2p.workload.core.parcel import Parcel
-from formation_p2p.workload.core.private_blob import PrivateBlob
 from tests.support.commands import started
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network

@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 
 from formation_p2p import Node, ProcessSpec
-from formation_p2p.api.mapped import Mapped
+from formation_p2p.api.map import Mapped
 from formation_p2p.core.identity import shown_peer
 from tests.support.network import DEADLINE_S, SmallNetwork, runs
 from tests.support.waiting import until

@@ -30,7 +30,7 @@ from formation_p2p import (
     value_of,
 )
 from formation_p2p.api.durable import DurableJobs
-from formation_p2p.api.mapped import Mapped
+from formation_p2p.api.map import Mapped
 from formation_p2p.assembly import PeerParameters
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, StateError

@@ -16,7 +16,7 @@ import pytest
 from formation_p2p import Home, InvalidInput, Rights
 from formation_p2p.features.services.core.balancer import Replica
 from formation_p2p.features.services.core.messages import ServiceError
-from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.features.services.host.router import Listing
 from formation_p2p.peer.shell import Shell
 from tests.support.http_program import HttpProgram, serving
 from tests.support.loopback import LISTEN

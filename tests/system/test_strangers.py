@@ -19,14 +19,14 @@ from formation_p2p.content.data_stream import PROTOCOL as DATA_PROTOCOL
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, parse_peer_id, peer_id_to_bytes
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.net.identify import WORK_PROTOCOL
 from formation_p2p.net.transport.frames import MAX_KAD_REQUEST_BYTES, encode_frame
 from formation_p2p.net.transport.strangers import POOL_BYTES, POOL_STREAMS
 from formation_p2p.reach.stack import KAD_PROTOCOL
 from formation_p2p.records.core.envelope import varint
-from formation_p2p.workload.core.private_blob import NAME_BYTES
+from formation_p2p.workload.core.blob import NAME_BYTES
 from tests.host import mallory
 from tests.host.mallory import PING, RST, SYN, WINDOW_UPDATE
 from tests.support import stacks
@@ -106,7 +106,7 @@ def besiege(
 @asynccontextmanager
 async def asked_all_the_time(gate: Gate, address: str) -> AsyncIterator[None]:
     honest, contact = stacks.Node(()), Contact(gate.peer_id, (address,))
-    question = codec.encode(kad.FindNode(peer_id_to_bytes(gate.peer_id)))
+    question = messages.encode(kad.FindNode(peer_id_to_bytes(gate.peer_id)))
     async with stacks.running(honest), trio.open_nursery() as nursery:
 
         async def ask() -> None:
@@ -144,7 +144,7 @@ async def half_open(gate: Gate) -> None:
 
 async def deaf(gate: Gate) -> None:
     """Asks on every stream that it may have, for much, and reads nothing of it."""
-    frame = encode_frame(codec.encode(kad.FindNode(b"x" * 128)))
+    frame = encode_frame(messages.encode(kad.FindNode(b"x" * 128)))
     while True:
         with suppress(*LOST):
             hand = await mallory.muxed(gate)
@@ -163,9 +163,11 @@ async def floods_kad(gate: Gate) -> None:
             for sid in range(1, 2**16, 2):
                 name, junk = rng.randbytes(34), rng.randbytes(4000)
                 asked = [
-                    codec.encode(kad.PutValue(name, junk)),
-                    codec.encode(kad.FindNode(name, dial_back=True)),
-                    codec.encode(kad.AddProvider(name, kad.Provider(Contact(hand.peer_id), junk))),
+                    messages.encode(kad.PutValue(name, junk)),
+                    messages.encode(kad.FindNode(name, dial_back=True)),
+                    messages.encode(
+                        kad.AddProvider(name, kad.Provider(Contact(hand.peer_id), junk))
+                    ),
                     rng.randbytes(100),
                 ]
                 await hand.open(sid, KAD_PROTOCOL)

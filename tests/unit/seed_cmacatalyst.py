@@ -14,7 +14,7 @@ from typing import Any
 from formation_p2p import Home, Rights
 from formation_p2p.core.units import GIB
 from formation_p2p.features.gateway.server import GatewayServer
-from formation_p2p.features.services.core.balancer import Balancer, Replica
+from formation_p2p.features.services.core.balancer import Balancer, Replica, Route, RouteParameters
 from formation_p2p.features.services.core.catalog import (
     Detected,
     GapStatus,
@@ -28,7 +28,6 @@ from formation_p2p.features.services.core.catalog import (
     worker_type_of,
 )
 from formation_p2p.features.services.core.events import ReadServices, ServicesRead
-from formation_p2p.features.services.core.routes import Route, RouteParameters
 from formation_p2p.features.services.core.spec import TIER_OF_TYPE, Program, ServiceSpec, WorkerType
 from formation_p2p.features.services.core.toml_spec import services_of
 from formation_p2p.machine.core.capability import Capability, Capacity

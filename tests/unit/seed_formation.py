@@ -18,9 +18,12 @@ from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.features.builds.core.formfile import parse_formfile
 from formation_p2p.features.gangs.core.pool import Pool, PoolMember
-from formation_p2p.features.gangs.core.resizing import TIMEOUT_S, Phase, ResizeFailure, Resizing
 from formation_p2p.features.gangs.core.scaling import (
+    TIMEOUT_S,
     Autoscaler,
+    Phase,
+    ResizeFailure,
+    Resizing,
     ScalingPolicy,
 )
 from formation_p2p.jobs.core.task_status import STATUS_TRANSITIONS, Statuses, TaskStatus

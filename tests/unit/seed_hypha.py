@@ -21,6 +21,7 @@ from formation_p2p.features.gangs.core.rounds import (
     Rounds,
     Runner,
     RunningMean,
+    Slices,
     UpdateAfter,
     batch_size,
     foresee,
@@ -30,7 +31,6 @@ from formation_p2p.features.gangs.core.scaling import (
     Lacking,
     Reconciler,
 )
-from formation_p2p.features.gangs.core.slices import Slices
 from formation_p2p.features.gangs.core.window import Window
 from formation_p2p.jobs.core.job_events import TaskSucceeded
 from formation_p2p.leases.core.held import HeldResources

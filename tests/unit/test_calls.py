@@ -14,7 +14,7 @@ import pytest
 
 from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.calls import qualified_name
-from formation_p2p.api.planned_calls import python_call, python_calls, steps_call
+from formation_p2p.api.submission import python_call, python_calls, steps_call
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.machine.pythons import own_name
 from formation_p2p.workload.core.call_context import CallContext

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, distance, prefix
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.records.core.buckets import bucket_key
-from formation_p2p.records.core.shards import ShardParameters, depths_of, places_of, shard_key
+from formation_p2p.records.core.buckets import (
+    ShardParameters,
+    bucket_key,
+    depths_of,
+    places_of,
+    shard_key,
+)
 from tests.support import dht_world as world
 
 SHARDS = ShardParameters()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.content.core.delegation import DELEGATED_S, MAX_SKEW_S, Delegation
+from formation_p2p.content.core.messages import DELEGATED_S, MAX_SKEW_S, Delegation
 from formation_p2p.core.identity import Identity, PeerId
 
 ALICE, BOB, CAROL = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3))

@@ -28,6 +28,7 @@ from formation_p2p.content.core.fetch import (
     Inspect,
     Inspected,
     Joined,
+    Manifest,
     OpenSource,
     SourceLost,
     SourceOpened,
@@ -35,7 +36,6 @@ from formation_p2p.content.core.fetch import (
     Tick,
     WantChunk,
 )
-from formation_p2p.content.core.manifest import Manifest
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.workload.core.blob import CHUNK_BYTES, Blob, digest_of

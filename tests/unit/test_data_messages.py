@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.content.core.delegation import MAX_UNIX_S, Delegation
-from formation_p2p.content.core.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, Manifest
+from formation_p2p.content.core.fetch import MAX_CHUNKS, MAX_MANIFEST_BYTES, Manifest
 from formation_p2p.content.core.messages import (
     MAX_KEPT_FROM,
     MAX_KEPT_FROM_ADDRESSES,
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
+    MAX_UNIX_S,
     AskDelegation,
     BlobRefused,
     Chunk,
     Delegated,
+    Delegation,
     Have,
     Keep,
     Open,

@@ -10,7 +10,6 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import peer_id_to_bytes
 from formation_p2p.dht.core import kad_pb2
-from formation_p2p.dht.core.codec import encode, parse_reply, parse_request
 from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.dht.core.messages import (
     AddProvider,
@@ -23,6 +22,9 @@ from formation_p2p.dht.core.messages import (
     PutValue,
     Stored,
     Value,
+    encode,
+    parse_reply,
+    parse_request,
 )
 from formation_p2p.dht.core.operations import Searched
 from formation_p2p.dht.core.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse

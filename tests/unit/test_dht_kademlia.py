@@ -8,8 +8,6 @@ import pytest
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key
-from formation_p2p.dht.core.codec import encode as encode_message
-from formation_p2p.dht.core.codec import parse_reply
 from formation_p2p.dht.core.messages import (
     MAX_PROVIDERS,
     Added,
@@ -28,7 +26,9 @@ from formation_p2p.dht.core.messages import (
     ShardCount,
     Stored,
     Value,
+    parse_reply,
 )
+from formation_p2p.dht.core.messages import encode as encode_message
 from formation_p2p.dht.core.operations import Searched
 from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.dht.core.rpc import (

@@ -15,7 +15,6 @@ from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_to_bytes
 from formation_p2p.dht.core import kad_pb2
-from formation_p2p.dht.core.codec import encode, parse_reply, parse_request
 from formation_p2p.dht.core.messages import (
     MAX_CLOSER,
     MAX_NAME_BYTES,
@@ -41,6 +40,9 @@ from formation_p2p.dht.core.messages import (
     ShardCount,
     Stored,
     Value,
+    encode,
+    parse_reply,
+    parse_request,
 )
 from formation_p2p.net.transport.frames import MAX_KAD_FRAME_BYTES
 from formation_p2p.records.core.addresses import MAX_ADDRESSES

@@ -11,7 +11,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_of
-from formation_p2p.dht.core import codec, kad_pb2
+from formation_p2p.dht.core import kad_pb2, messages
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.messages import (
     MAX_PROVIDERS,
@@ -33,14 +33,13 @@ from formation_p2p.dht.core.messages import (
 )
 from formation_p2p.dht.core.operations import Asked, Delivery, OperationId, Published, Searched
 from formation_p2p.dht.core.parameters import DhtParameters
+from formation_p2p.dht.core.reachability import crowding, subnets
 from formation_p2p.dht.core.rpc import RequestFailed
 from formation_p2p.dht.core.store import value_name
-from formation_p2p.dht.core.subnets import crowding, subnets
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from formation_p2p.records.core.addresses import address_text
-from formation_p2p.records.core.buckets import bucket_key
+from formation_p2p.records.core.buckets import bucket_key, shard_key
 from formation_p2p.records.core.profile import open_profile
-from formation_p2p.records.core.shards import shard_key
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone, DhtWorld, Lie, find_closest, nearest_first, village
 from tests.unit.test_discovery_announcer import TTL_S, Worker, people, settled
@@ -514,7 +513,9 @@ def test_added_closer_peers_that_do_not_exist_cost_one_round_of_writes_each_time
 def test_a_name_given_twice_would_be_counted_twice_and_is_refused() -> None:
     alice = world.signed("alice", world.NOW)
     with pytest.raises(ProtocolViolation, match="twice"):
-        codec.parse_request(codec.encode(world.added(alice, b"a name", b"another", b"a name")))
+        messages.parse_request(
+            messages.encode(world.added(alice, b"a name", b"another", b"a name"))
+        )
 
 
 def test_of_many_providers_where_one_is_meant_nothing_is_read() -> None:
@@ -525,5 +526,5 @@ def test_of_many_providers_where_one_is_meant_nothing_is_read() -> None:
         )
     before = address_text.cache_info().misses
     with pytest.raises(ProtocolViolation, match="names 32 providers"):
-        codec.parse_request(wire.SerializeToString(), world.contact("bob").peer_id)
+        messages.parse_request(wire.SerializeToString(), world.contact("bob").peer_id)
     assert address_text.cache_info().misses == before

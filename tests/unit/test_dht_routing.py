@@ -12,10 +12,10 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.core.keyspace import key_of as key_of_name
+from formation_p2p.dht.core.kademlia import Refresh
 from formation_p2p.dht.core.parameters import DhtParameters
-from formation_p2p.dht.core.refresh import Refresh
+from formation_p2p.dht.core.reachability import NAMED, WIDTHS, endpoints, subnets
 from formation_p2p.dht.core.routing import RoutingTable
-from formation_p2p.dht.core.subnets import NAMED, WIDTHS, endpoints, subnets
 from tests.support.dht_world import common_prefix
 
 DHT = DhtParameters()

@@ -37,10 +37,9 @@ from formation_p2p.dht.core.store import NamesOf, RecordStore, value_name
 from formation_p2p.discovery.core.finder import suits
 from formation_p2p.machine.core.capability import Capability, idle
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.records.core.buckets import bucket_key
+from formation_p2p.records.core.buckets import bucket_key, depths_of, shard_key
 from formation_p2p.records.core.profile import MAX_PROFILE_BYTES, Profile, SignedProfile
 from formation_p2p.records.core.resources import encode_requirements
-from formation_p2p.records.core.shards import depths_of, shard_key
 from tests.support import dht_world as world
 
 NOW = Moment(1000.0, world.EPOCH_UNIX_S)

@@ -7,7 +7,7 @@ import pytest
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import peer_id_to_bytes
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.dht.core import codec
+from formation_p2p.dht.core import messages
 from formation_p2p.dht.core.messages import FindNode, Nodes
 from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.dht.core.reachability import Reach
@@ -225,12 +225,15 @@ def test_who_answers_and_does_not_say_where_it_is_does_not_enter() -> None:
 
 def test_it_is_said_on_the_wire_whether_to_dial_back_and_what_came_of_it() -> None:
     plain, asked = FindNode(b"x"), FindNode(b"x", dial_back=True)
-    assert [codec.parse_request(codec.encode(each)) for each in (plain, asked)] == [plain, asked]
+    assert [messages.parse_request(messages.encode(each)) for each in (plain, asked)] == [
+        plain,
+        asked,
+    ]
     # To those who know no dialling back it is a question like others.
-    assert codec.encode(asked).startswith(codec.encode(plain))
+    assert messages.encode(asked).startswith(messages.encode(plain))
     for reached in (None, True, False):
         nodes = Nodes((BOB,), reached)
-        assert codec.parse_reply(codec.encode(nodes), asked) == nodes
+        assert messages.parse_reply(messages.encode(nodes), asked) == nodes
 
 
 # -- a small network ----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from formation_p2p.dht.core.codec import encode, parse_request
+from formation_p2p.dht.core.messages import encode, parse_request
 from formation_p2p.records.core.addresses import address_bytes, address_text
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.dht.core.store import value_name
 from formation_p2p.discovery.core.announcer import Announcer
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.discovery.core.publication import names_of
+from formation_p2p.discovery.core.shard_membership import names_of
 from formation_p2p.machine.core.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.machine.core.gpu import Gpu
 from formation_p2p.records.core.buckets import buckets_of

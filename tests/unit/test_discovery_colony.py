@@ -20,8 +20,8 @@ from formation_p2p.discovery.core.announcer import Announcer
 from formation_p2p.discovery.core.finder import Finder, Found
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.buckets import shard_key
 from formation_p2p.records.core.profile import SignedProfile
-from formation_p2p.records.core.shards import shard_key
 from simulations.simulator.world import World
 from tests.support import dht_world as world
 from tests.support.dht_world import Completed, DhtNode, DhtWorld, sealed

@@ -16,8 +16,8 @@ from formation_p2p.dht.core.messages import GetProviders, ProviderQuery, ShardCo
 from formation_p2p.dht.core.store import RecordStore
 from formation_p2p.discovery.core.depth_search import DepthSearch, agreed, deeper_by, is_left
 from formation_p2p.discovery.core.finder import suits
+from formation_p2p.records.core.buckets import ShardParameters, places_of, shard_key
 from formation_p2p.records.core.profile import SignedProfile
-from formation_p2p.records.core.shards import ShardParameters, places_of, shard_key
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW
 

@@ -17,7 +17,7 @@ from formation_p2p.dht.core.operations import Searched
 from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.discovery.core.finder import ROOMY, Finder, FindId, Found, suits
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.discovery.core.publication import names_of
+from formation_p2p.discovery.core.shard_membership import names_of
 from formation_p2p.discovery.core.trace import Step, Trace
 from formation_p2p.machine.core.capability import Capability, idle
 from formation_p2p.machine.core.gpu import Gpu

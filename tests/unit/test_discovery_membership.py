@@ -14,7 +14,7 @@ from formation_p2p.discovery.core.shard_membership import (
     MembershipState,
     ShardMembership,
 )
-from formation_p2p.records.core.shards import ShardParameters
+from formation_p2p.records.core.buckets import ShardParameters
 from tests.support import dht_world as world
 
 SHARDS = ShardParameters()

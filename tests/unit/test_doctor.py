@@ -11,10 +11,10 @@ from formation_p2p.command.doctor import network, readings
 from formation_p2p.command.doctor.finding import Finding, Verdict
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.machine.clock import KernelClock
 from formation_p2p.machine.core.gpu import Gpu
-from formation_p2p.machine.kernel_clock import KernelClock
 from formation_p2p.net.identify import VERSION
-from formation_p2p.reach.core.reached import Reached, Way
+from formation_p2p.reach.core.own_addresses import Reached, Way
 from formation_p2p.reach.gate_probe import GateAnswer
 from formation_p2p.reach.reach_in_words import reach_in_json
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S

@@ -18,7 +18,7 @@ from formation_p2p.api.code import CallCode
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.feeder import FIRST_WAITING, LAST_WAITING
 from formation_p2p.api.lifecycle import Lifecycle
-from formation_p2p.api.parcels import NO_PARCELS
+from formation_p2p.api.reference import NO_PARCELS
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.jobs.core.job import Job

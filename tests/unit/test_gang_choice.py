@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+from formation_p2p.features.gangs.core.acquisition import FAR_US, Trips
 from formation_p2p.features.gangs.core.choice import (
     MAX_PLACES,
     Arrangement,
@@ -22,7 +23,6 @@ from formation_p2p.features.gangs.core.choice import (
     nearest_together,
     plan,
 )
-from formation_p2p.features.gangs.core.trips import FAR_US, Trips
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.lessee import CollectedOffer
 from formation_p2p.leases.core.messages import Offer

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.clusters.partitioning import drawn, fastest_s
 from formation_p2p.core.errors import InvalidInput, Unplaceable
 from formation_p2p.core.units import MIB
-from formation_p2p.features.gangs.core.part import Links, MemberCapacity, Part, Problem
+from formation_p2p.features.gangs.core.part import IMBALANCE, Links, MemberCapacity, Part, Problem
 from formation_p2p.features.gangs.core.partition import (
     Partition,
     parse_strategy,
@@ -20,7 +20,6 @@ from formation_p2p.features.gangs.core.partition import (
 )
 from formation_p2p.features.gangs.core.pipeline import SLACK, cut_bytes
 from formation_p2p.features.gangs.core.seen_rates import SeenRates
-from formation_p2p.features.gangs.core.strategies import IMBALANCE
 from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.leases.core.tunnel import OWNER
 

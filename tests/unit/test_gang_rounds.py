@@ -20,12 +20,12 @@ from formation_p2p.features.gangs.core.recovery import (
     parse_recovery,
     remedy_of,
 )
-from formation_p2p.features.gangs.core.resizing import Phase, ResizeFailure, Resizing
 from formation_p2p.features.gangs.core.rounds import (
     GoOn,
     Paces,
     Rounds,
     Runner,
+    Slices,
     UpdateAfter,
     batch_size,
     foresee,
@@ -35,10 +35,12 @@ from formation_p2p.features.gangs.core.scaling import (
     Complete,
     GraceExpired,
     Lacking,
+    Phase,
     Reconciler,
+    ResizeFailure,
+    Resizing,
     ScalingPolicy,
 )
-from formation_p2p.features.gangs.core.slices import Slices
 from formation_p2p.features.gangs.core.window import Window
 
 

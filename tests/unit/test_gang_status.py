@@ -7,9 +7,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from formation_p2p.features.gangs.core.events import MemberReplaced, UsageMeasured
-from formation_p2p.features.gangs.core.gang import GangState
+from formation_p2p.features.gangs.core.gang import GangState, GangStatus, MemberState
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.features.gangs.core.status import GangStatus, MemberState
 from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.observe.metrics import gang_metrics

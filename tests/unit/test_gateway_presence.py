@@ -8,7 +8,7 @@ from dataclasses import replace
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import PeerId
-from formation_p2p.features.gateway.presence import MAX_ASKING, Presence
+from formation_p2p.features.gateway.node_source import MAX_ASKING, Presence
 from formation_p2p.records.core.profile import Profile
 from tests.support.placement_world import profile
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstream
 from formation_p2p.features.gateway.streams import MAX_KEPT, Kept, Stream
-from formation_p2p.features.services.api.awaited import Awaited
+from formation_p2p.features.services.api.http import Awaited
 from tests.support.waiting import until
 
 ECHO = ("echo", b"")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.dht.core.parameters import DhtParameters
-from formation_p2p.reach.core import autonat_messages as messages
+from formation_p2p.reach.core import autonat as messages
 from formation_p2p.reach.core.autonat import (
     MAX_DATA_BYTES,
     MAX_NONCES,
@@ -19,17 +19,15 @@ from formation_p2p.reach.core.autonat import (
     MIN_DATA_BYTES,
     DialBack,
     DialBackServer,
-    Nonces,
-    enough,
-    verdict,
-    wants_data,
-)
-from formation_p2p.reach.core.autonat_messages import (
     DialDataRequest,
     DialRequest,
     DialResponse,
     DialStatus,
+    Nonces,
     Status,
+    enough,
+    verdict,
+    wants_data,
 )
 from tests.support.dht_world import person
 from tests.support.protobuf import integer, octets

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.reach.core.dns import (
+from formation_p2p.reach.core.mdns import (
     ANY,
     MAX_ENTRIES,
     MAX_LABELS,

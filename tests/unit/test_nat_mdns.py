@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.reach.core import dns, mdns
+from formation_p2p.reach.core import mdns
 from formation_p2p.reach.core.mdns import Link
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from tests.support.dht_world import person
@@ -28,12 +28,12 @@ def link(
     return Link(own, SERVICE, SUBNETS, addresses, random.Random(7), now_s)
 
 
-def said(link: Link, until_s: float) -> list[tuple[float, dns.Message]]:
+def said(link: Link, until_s: float) -> list[tuple[float, mdns.Message]]:
     """What it says by then, and when."""
     messages = []
     while link.at_s <= until_s:
         now_s = link.at_s
-        messages += [(now_s, dns.parse(raw)) for raw in link.due(now_s)]
+        messages += [(now_s, mdns.parse(raw)) for raw in link.due(now_s)]
     return messages
 
 
@@ -41,17 +41,17 @@ def told(link: Link, until_s: float) -> list[float]:
     return [at_s for at_s, message in said(link, until_s) if message.is_response]
 
 
-def response(*texts: str, name: dns.Name = (b"x", *SERVICE), ttl_s: int = 120) -> bytes:
-    record = dns.Record(name, dns.TXT, ttl_s, texts=tuple(map(str.encode, texts)))
-    return dns.encode(dns.Message(True, (), (record,)))
+def response(*texts: str, name: mdns.Name = (b"x", *SERVICE), ttl_s: int = 120) -> bytes:
+    record = mdns.Record(name, mdns.TXT, ttl_s, texts=tuple(map(str.encode, texts)))
+    return mdns.encode(mdns.Message(True, (), (record,)))
 
 
 def of(peer: PeerId, address: str = "/ip4/10.0.0.2/tcp/4001") -> str:
     return f"dnsaddr={address}/p2p/{peer}"
 
 
-def query(kind: int = dns.PTR, name: dns.Name = SERVICE, *known: dns.Record) -> bytes:
-    return dns.encode(dns.Message(False, (dns.Question(name, kind),), known))
+def query(kind: int = mdns.PTR, name: mdns.Name = SERVICE, *known: mdns.Record) -> bytes:
+    return mdns.encode(mdns.Message(False, (mdns.Question(name, kind),), known))
 
 
 def hear(link: Link, raw: bytes, now_s: float = 1.0) -> tuple[Contact, ...]:
@@ -75,7 +75,7 @@ def test_the_name_of_the_service_tells_networks_apart_and_fits_in_a_label() -> N
     other = mdns.service_name(b"o" * 32)
     assert other != SERVICE
     assert (other[0][:5], other[1:]) == (b"_p2p-", (b"_udp", b"local"))
-    assert len(other[0]) <= dns.MAX_LABEL_BYTES
+    assert len(other[0]) <= mdns.MAX_LABEL_BYTES
     assert hear(link(), response(of(BOB), name=(b"x", *other))) == ()
 
 
@@ -97,7 +97,7 @@ def test_it_answers_those_who_ask_once_a_second_at_most() -> None:
     said(alice, 10.0)
     for step in range(100):
         hear(alice, query(), 10 + step / 100)
-    hear(alice, query(dns.ANY), 10.99)
+    hear(alice, query(mdns.ANY), 10.99)
     at_s = told(alice, 60.0)
     assert len(at_s) == 1
     hear(alice, query(), at_s[0])
@@ -108,13 +108,13 @@ def test_it_says_nothing_where_it_is_known_or_does_not_listen_or_is_not_asked() 
     alice = link()
     ((_, about),) = [each for each in said(alice, 0.5) if each[1].is_response]
     said(alice, 10.0)
-    known = next(each for each in about.records if each.kind == dns.PTR)
-    hear(alice, query(dns.PTR, SERVICE, known), 10.0)
-    hear(alice, query(dns.TXT), 10.0)
-    hear(alice, query(dns.PTR, (b"x", *SERVICE)), 10.0)
+    known = next(each for each in about.records if each.kind == mdns.PTR)
+    hear(alice, query(mdns.PTR, SERVICE, known), 10.0)
+    hear(alice, query(mdns.TXT), 10.0)
+    hear(alice, query(mdns.PTR, (b"x", *SERVICE)), 10.0)
     assert told(alice, 20.0) == []
-    old = dns.Record(known.name, known.kind, mdns.TTL_S // 2 - 1, target=known.target)
-    hear(alice, query(dns.PTR, SERVICE, old), 20.0)
+    old = mdns.Record(known.name, known.kind, mdns.TTL_S // 2 - 1, target=known.target)
+    hear(alice, query(mdns.PTR, SERVICE, old), 20.0)
     assert len(told(alice, 30.0)) == 1
     silent = link(addresses=())
     hear(silent, query(), 1.0)
@@ -159,7 +159,7 @@ def test_what_does_not_name_the_network_is_told_at_a_glance() -> None:
     alice = link()
     assert alice.is_of_service(response(of(BOB)))
     assert alice.is_of_service(query().upper())
-    assert not alice.is_of_service(query(dns.PTR, mdns.service_name(b"o" * 32)))
+    assert not alice.is_of_service(query(mdns.PTR, mdns.service_name(b"o" * 32)))
 
 
 def test_what_is_no_record_of_a_peer_is_ignored() -> None:
@@ -167,8 +167,8 @@ def test_what_is_no_record_of_a_peer_is_ignored() -> None:
     assert hear(alice, response(of(BOB), ttl_s=0)) == ()  # it leaves
     assert hear(alice, response(of(BOB), name=(b"x", b"y", *SERVICE))) == ()
     assert hear(alice, response(of(BOB))[:-1]) == ()
-    pointer = dns.Record(SERVICE, dns.PTR, 120, target=(b"x", *SERVICE))
-    assert hear(alice, dns.encode(dns.Message(True, (), (pointer,)))) == ()
+    pointer = mdns.Record(SERVICE, mdns.PTR, 120, target=(b"x", *SERVICE))
+    assert hear(alice, mdns.encode(mdns.Message(True, (), (pointer,)))) == ()
 
 
 def test_a_peer_is_told_of_again_after_a_while_or_at_another_address() -> None:

@@ -14,9 +14,10 @@ from formation_p2p.reach.core.own_addresses import (
     MAX_CIRCUITS,
     MAX_OBSERVERS,
     OwnAddresses,
+    Reached,
+    Way,
 )
 from formation_p2p.reach.core.paths import Path, Rate
-from formation_p2p.reach.core.reached import Reached, Way
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
 
 GATE, GATE_HOST = PeerId("gate"), "9.9.9.9"

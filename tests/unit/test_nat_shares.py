@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.reach.core.shares import BURST_S, LEAST_PIECE_BYTES, FairShares
+from formation_p2p.reach.core.reservations import BURST_S, LEAST_PIECE_BYTES, FairShares
 
 ALICE, BOB = PeerId("alice"), PeerId("bob")
 RATE = 1000

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
-from formation_p2p.leases.core.seniority import Seniority
+from formation_p2p.leases.core.precedence import Seniority
 from tests.support.stories import ALICE, BOB, CAROL
 
 BEGAN_S = 1_800_000_000.0

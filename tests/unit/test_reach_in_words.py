@@ -6,7 +6,7 @@ import pytest
 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.machine.names import named
-from formation_p2p.reach.core.reached import Reached, Way
+from formation_p2p.reach.core.own_addresses import Reached, Way
 from formation_p2p.reach.reach_in_words import reach_in_json, reach_in_words
 
 LAN = "/ip4/192.168.1.2/tcp/4001"

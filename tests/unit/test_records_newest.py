@@ -5,7 +5,6 @@ import pytest
 from formation_p2p.core.errors import ReplayedRecord
 from formation_p2p.core.identity import Identity
 from formation_p2p.machine.core.capability import Capability, Capacity
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.records.core.profile import (
     MAX_TTL_S,
     Newest,
@@ -14,6 +13,7 @@ from formation_p2p.records.core.profile import (
     open_profile,
     seal_profile,
 )
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 
 NOW = 1_700_000_000
 ALICE, BOB, CAROL = (Identity.from_seed(name * 32) for name in (b"a", b"b", b"c"))

@@ -25,7 +25,6 @@ from formation_p2p.machine.core.gpu import Gpu
 from formation_p2p.records.core import envelope, signed_fields
 from formation_p2p.records.core.codec import decode, encode
 from formation_p2p.records.core.envelope import open_envelope, seal
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.records.core.profile import (
     MAX_GATE_RTT_MS,
     MAX_PROFILE_BYTES,
@@ -37,6 +36,7 @@ from formation_p2p.records.core.profile import (
     open_profile,
     seal_profile,
 )
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 
 ALICE = Identity.from_seed(b"a" * 32)
 BOB = Identity.from_seed(b"b" * 32)

@@ -13,7 +13,7 @@ import pytest
 
 from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.calls import LargeFunctions, packed_function, reference_to
-from formation_p2p.api.planned_calls import python_call, python_calls, with_parcels
+from formation_p2p.api.submission import python_call, python_calls, with_parcels
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB, MIB

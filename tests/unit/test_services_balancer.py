@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.features.services.core.balancer import BALANCER_DEFAULTS, Balancer, Replica
+from formation_p2p.features.services.core.balancer import (
+    BALANCER_DEFAULTS,
+    Balancer,
+    Freshness,
+    Replica,
+    Route,
+)
 from formation_p2p.features.services.core.resend import IDEMPOTENT, may_send_again
-from formation_p2p.features.services.core.routes import Freshness, Route
 from formation_p2p.features.services.core.turns import Turns
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(20)]

@@ -10,7 +10,7 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.discovery.core.finder import Found
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.features.services.core.catalog_reader import CatalogReader
+from formation_p2p.features.services.core.catalog import CatalogReader
 from formation_p2p.features.services.core.events import ReadServices, ServeServices, ServicesRead
 from formation_p2p.features.services.core.queries import Queries
 from formation_p2p.features.services.core.shelf import catalog_name

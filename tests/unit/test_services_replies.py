@@ -8,7 +8,6 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.refusals import Denied
-from formation_p2p.dht.core.codec import encode, parse_reply
 from formation_p2p.dht.core.messages import (
     MAX_CLOSER,
     MAX_PROVIDERS,
@@ -16,6 +15,8 @@ from formation_p2p.dht.core.messages import (
     GetProviders,
     ProviderQuery,
     Providers,
+    encode,
+    parse_reply,
 )
 from formation_p2p.dht.core.store import RecordStore
 from formation_p2p.discovery.core.finder import suits

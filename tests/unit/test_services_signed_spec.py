@@ -58,8 +58,8 @@ from formation_p2p.machine.core.gpu import Gpu
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core.codec import Malformed, decode, encode
 from formation_p2p.records.core.envelope import open_envelope, seal
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.scope import Scope
 

@@ -11,7 +11,7 @@ from formation_p2p.features.services.core.catalog import GapStatus
 from formation_p2p.features.services.core.claim import ClaimState, seal_claim
 from formation_p2p.features.services.core.events import ServicesRead
 from formation_p2p.features.services.core.view import view_of
-from formation_p2p.features.services.host.directory import Listing
+from formation_p2p.features.services.host.router import Listing
 from formation_p2p.features.services.host.routing import listed
 from tests.support.services_world import ECHO, claim_of, person, sealed
 

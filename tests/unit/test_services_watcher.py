@@ -8,13 +8,13 @@ import pytest
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.dht.core import messages as kad
-from formation_p2p.features.services.core.catalog_reader import CatalogReader
+from formation_p2p.features.services.core.catalog import CatalogReader
 from formation_p2p.features.services.core.events import ServeServices, SpecPublished, StopServing
+from formation_p2p.features.services.core.guards import Watcher
 from formation_p2p.features.services.core.services import Services
 from formation_p2p.features.services.core.shelf import catalog_name, claims_name
 from formation_p2p.features.services.core.signed_spec import SignedSpec
 from formation_p2p.features.services.core.spec import ONE, Pinned
-from formation_p2p.features.services.core.watcher import Watcher
 from tests.support.dht_world import NETWORK, contact, nearest_first
 from tests.support.services_played import Played
 from tests.support.services_world import CPU, ECHO, NOW, Hamlet, person, sealed, wanting

@@ -19,7 +19,7 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.records.core.codec import encode
 from formation_p2p.records.core.envelope import seal
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 from formation_p2p.trust.core.attestation import (
     LIFE_S,
     MAX_ATTESTATION_BYTES,

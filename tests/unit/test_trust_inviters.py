@@ -27,8 +27,7 @@ from formation_p2p.trust.core.grant_form import (
 from formation_p2p.trust.core.grants import Right, Rights, attenuate, bind, check, issue, read_grant
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network import Network, network_id_of
-from formation_p2p.trust.core.own_grant import GrantOver
-from formation_p2p.trust.core.renewal import extended, renewed, taken
+from formation_p2p.trust.core.renewal import GrantOver, extended, renewed, taken
 from formation_p2p.trust.core.root_keys import KeySet
 from formation_p2p.trust.core.signed_charter import SignedCharter, draft, sign
 from formation_p2p.trust.core.split_root import request_of

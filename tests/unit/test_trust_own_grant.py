@@ -24,7 +24,7 @@ from formation_p2p.peer.core.events import Renewed
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.trust.core.grants import Right, Rights, issue
 from formation_p2p.trust.core.network import Network
-from formation_p2p.trust.core.own_grant import GrantEnds, GrantOver, GrantTaken, OwnGrant
+from formation_p2p.trust.core.renewal import GrantEnds, GrantOver, GrantTaken, OwnGrant
 from formation_p2p.workload.core.outcome import FailureKind, Succeeded
 from simulations.simulator.disk import Disk
 from simulations.simulator.node import Clock, SimNode

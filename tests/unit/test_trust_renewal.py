@@ -47,9 +47,15 @@ from formation_p2p.trust.core.grants import (
 from formation_p2p.trust.core.hours import parse_hours
 from formation_p2p.trust.core.membership import KEPT_S, Identities, Membership
 from formation_p2p.trust.core.network import Network
-from formation_p2p.trust.core.own_grant import GrantOver, GrantTaken
 from formation_p2p.trust.core.quota import Quota
-from formation_p2p.trust.core.renewal import KeepGrant, RenewalFailed, renewed, taken
+from formation_p2p.trust.core.renewal import (
+    GrantOver,
+    GrantTaken,
+    KeepGrant,
+    RenewalFailed,
+    renewed,
+    taken,
+)
 from formation_p2p.trust.core.reputation import Reputation
 from formation_p2p.trust.core.root_keys import KeySet
 from formation_p2p.trust.core.signed_charter import draft, sign

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.trust.core.reciprocity import (
+from formation_p2p.trust.core.hours import (
     MAX_ORGS,
     MAX_WORKERS,
     NEWCOMER,

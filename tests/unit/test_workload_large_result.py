@@ -6,9 +6,8 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput, ResultTooLarge
 from formation_p2p.core.units import MIB
-from formation_p2p.workload.core.large_result import blob_of, is_large, kept_size, size_at_worker
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Succeeded
-from formation_p2p.workload.core.parcel import Parcel
+from formation_p2p.workload.core.parcel import Parcel, blob_of, is_large, kept_size, size_at_worker
 from tests.support.large_results import record_at
 from tests.support.stories import ALICE, CAROL
 

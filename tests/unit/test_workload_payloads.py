@@ -26,6 +26,7 @@ from formation_p2p.workload.core.blob import (
     RAW,
     Blob,
     Cid,
+    PrivateBlob,
     digest_of,
 )
 from formation_p2p.workload.core.inputs_from import changed, work_of
@@ -38,7 +39,6 @@ from formation_p2p.workload.core.parcel import (
     is_parcel,
     places_of,
 )
-from formation_p2p.workload.core.private_blob import PrivateBlob
 from formation_p2p.workload.core.process import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENTS,

@@ -13,7 +13,7 @@ from formation_p2p.command.words import Json, counted, date
 from formation_p2p.core.identity import shown_peer
 from formation_p2p.machine.home import in_no_network
 from formation_p2p.net.identify import VERSION
-from formation_p2p.reach.core.reached import Way
+from formation_p2p.reach.core.own_addresses import Way
 from formation_p2p.reach.gate_probe import GateAnswer
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.trust.core.grants import Rights

@@ -26,17 +26,17 @@ from formation_p2p.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.drivers.groups import CONTROLLERS, Groups
 from formation_p2p.drivers.machine import interpreter_environment
 from formation_p2p.environments.uv import INSTALL_UV, uv_program
+from formation_p2p.machine.clock import KernelClock, read_clock
 from formation_p2p.machine.command import printed_by
 from formation_p2p.machine.core.gpu import Gpu
 from formation_p2p.machine.folders import folder_bytes
 from formation_p2p.machine.gpus import NVIDIA
 from formation_p2p.machine.hardware import STORAGE_KEPT_BYTES, gpus_of_machine
 from formation_p2p.machine.home import Home
-from formation_p2p.machine.kernel_clock import KernelClock, read_clock
 from formation_p2p.machine.pythons import interpreters, own_name
 from formation_p2p.net.transport.addresses import is_this_machine
 from formation_p2p.reach.gate_probe import probe_gates
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 from formation_p2p.state import held, http_members, memory_samples, trust, usage
 from formation_p2p.state.charter_file import CharterFile
 from formation_p2p.state.sqlite import Schema, looking

@@ -15,7 +15,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
 from formation_p2p.dht.core.parameters import DhtParameters
-from formation_p2p.dht.core.subnets import Subnet, endpoints, subnets
+from formation_p2p.dht.core.reachability import Subnet, endpoints, subnets
 
 
 class _Seen(NamedTuple):

@@ -7,7 +7,7 @@ from statistics import median_high
 
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
 from formation_p2p.dht.core.messages import ShardCount
-from formation_p2p.records.core.shards import ShardParameters
+from formation_p2p.records.core.buckets import ShardParameters
 
 
 def agreed(counts: Iterable[ShardCount]) -> ShardCount:

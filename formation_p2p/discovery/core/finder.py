@@ -28,11 +28,10 @@ from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from formation_p2p.discovery.core.trace import Step, Trace
 from formation_p2p.machine.core.fits import fits, fits_now
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.records.core.buckets import ANY, widening
+from formation_p2p.records.core.buckets import ANY, shard_key, widening
 from formation_p2p.records.core.codec import Malformed
 from formation_p2p.records.core.profile import Profile, SignedProfile
 from formation_p2p.records.core.resources import decode_requirements, encode_requirements
-from formation_p2p.records.core.shards import shard_key
 
 FindId = NewType("FindId", int)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.dht.core.messages import MAX_NAMES, MAX_PROVIDERS
-from formation_p2p.records.core.shards import ShardParameters
+from formation_p2p.records.core.buckets import ShardParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

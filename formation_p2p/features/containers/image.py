@@ -19,8 +19,7 @@ from formation_p2p.drivers.launch import Launch
 from formation_p2p.drivers.machine import Machine
 from formation_p2p.drivers.program import Program, cannot_start
 from formation_p2p.drivers.supervised import Supervised
-from formation_p2p.features.containers.container import container_name
-from formation_p2p.features.containers.engine import CLIENT_LIMITS, Engine
+from formation_p2p.features.containers.container import CLIENT_LIMITS, Engine, container_name
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome
 from formation_p2p.workload.core.process import ImageSpec
 

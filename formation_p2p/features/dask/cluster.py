@@ -20,17 +20,40 @@ from distributed.comm.core import connect
 from distributed.core import Status, rpc
 from distributed.deploy.adaptive import Adaptive
 from distributed.deploy.cluster import Cluster
+from distributed.security import Security
 
 from formation_p2p.core.errors import FormationError, InvalidInput, Unplaceable
 from formation_p2p.features.dask.client import FormationClient
 from formation_p2p.features.dask.comm import PREFIX
 from formation_p2p.features.dask.door import Door, Reaching
-from formation_p2p.features.dask.kept import Kept
 from formation_p2p.features.dask.member import SCHEDULER_PORT, run_scheduler, run_worker, versions
 from formation_p2p.features.dask.scheduler import DASHBOARD_PORT
-from formation_p2p.features.dask.streams_only import StreamsOnly
-from formation_p2p.features.dask.survival import Survival
+from formation_p2p.features.dask.survival import Kept, Survival
 from formation_p2p.machine.core.requirements import Requirements
+
+# What a Dask client of a cluster connects with: the gang's streams alone.
+#
+# A member may name any address as that of a worker, and a client that fetches results from workers
+# (`direct=True`, the methods of actors) connects to it. Over another protocol Dask would unpickle
+# what comes from there.
+
+# Its WebSocket connector takes no other option than those of a request, and does not ask whether
+# it has to encrypt.
+_NO_WEBSOCKET: Final = {"formation": "connects to no other addresses"}
+
+
+class StreamsOnly(Security):  # type: ignore[misc]
+    """`Client(cluster)` takes it from its cluster. Other connections raise RuntimeError or
+    TypeError."""
+
+    def get_connection_args(self, role: str) -> dict[str, Any]:
+        """For Dask's connectors."""
+        return {
+            "ssl_context": None,
+            "require_encryption": True,
+            "extra_conn_args": _NO_WEBSOCKET,
+        }
+
 
 T = TypeVar("T")
 

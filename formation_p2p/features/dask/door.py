@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
-from formation_p2p.features.dask.place import CONNECT, Place, owned, service_of
+from formation_p2p.features.dask.comm import CONNECT, Place, owned, service_of
 from formation_p2p.features.dask.plain import loads
 
 if TYPE_CHECKING:

@@ -30,8 +30,16 @@ from distributed.core import Status
 from distributed.protocol import register_serialization_family
 from tornado.ioloop import PeriodicCallback
 
-from formation_p2p.features.dask.comm import MARKED, PREFIX, SCHEME, FormationBackend
-from formation_p2p.features.dask.place import GANG, GANG_ID, RANK, own_place
+from formation_p2p.features.dask.comm import (
+    GANG,
+    GANG_ID,
+    MARKED,
+    PREFIX,
+    RANK,
+    SCHEME,
+    FormationBackend,
+    own_place,
+)
 from formation_p2p.features.dask.scheduler import DASHBOARD_PORT, FormationScheduler
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from distributed import Scheduler
 from distributed.comm.addressing import get_address_host
 from distributed.core import Status
 
-from formation_p2p.features.dask.place import rank_of
+from formation_p2p.features.dask.comm import rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,13 +11,11 @@ from fastapi.responses import JSONResponse
 
 from formation_p2p.core.errors import FormationError, InvalidInput, Unreachable
 from formation_p2p.features.gateway.api_jobs import job_routes
-from formation_p2p.features.gateway.api_page import page_routes
+from formation_p2p.features.gateway.api_page import page_routes, worker_routes
 from formation_p2p.features.gateway.api_services import service_routes
-from formation_p2p.features.gateway.api_workers import worker_routes
 from formation_p2p.features.gateway.jobs import HttpJobs, TooManyJobs
 from formation_p2p.features.gateway.members import Members, UnknownWorker
-from formation_p2p.features.gateway.nearest import Nearest
-from formation_p2p.features.gateway.observed import Observed
+from formation_p2p.features.gateway.nearest import Nearest, Observed
 from formation_p2p.features.gateway.requests import RequestLog
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Source
 from formation_p2p.state.http_members import HttpMemberFile

@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from formation_p2p.core.units import MIB
 from formation_p2p.features.gateway.access import THE_MACHINE, Caller
 from formation_p2p.features.gateway.client import Client, Head
-from formation_p2p.features.gateway.json_body import why_not_json
+
+# What a body of the interface may be: JSON that can be told to others again.
+#
+# Python's own reader also takes NaN, half a surrogate pair, and lists in lists until it fails, and
+# one such value in what a worker says of itself would break each page that shows it.
+
+# A job has four levels: the job, its tasks, a task, its environment.
+MAX_LEVELS: Final = 16
+
+
+def why_not_json(body: bytes) -> str | None:
+    """Why it is refused, for people."""
+    try:
+        value = json.loads(body, parse_constant=_refuse)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # 1e999 is read as infinite
+    except (ValueError, RecursionError) as error:
+        return f"the body is not JSON: {error}"
+    if _levels(value) > MAX_LEVELS:
+        return f"the body has more than {MAX_LEVELS} levels"
+    return None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _levels(value: Any) -> int:
+    levels, inner = 0, [value]
+    while inner:
+        levels += 1
+        held = [each for each in inner if isinstance(each, list | dict)]
+        inner = [x for each in held for x in (each.values() if isinstance(each, dict) else each)]
+    return levels
+
 
 Message = MutableMapping[str, Any]
 Application = Callable[

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from formation_p2p.core.errors import FormationError, Unplaceable
-from formation_p2p.features.gateway.ending import cancelled
 from formation_p2p.features.gateway.sources import Command, RunningJob, Source
+from formation_p2p.features.gateway.streams import cancelled
 from formation_p2p.net.limits import counted
 
 # That run; a program that has more submits them as tasks of one.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import re
 import time
@@ -13,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, StateError
 from formation_p2p.features.gateway.coverage import READY, ready_of
-from formation_p2p.features.gateway.kept_members import KeptMembers
 from formation_p2p.features.gateway.member import HTTP, Member
-from formation_p2p.features.gateway.node_members import Share
+from formation_p2p.features.gateway.node_source import Share
 from formation_p2p.features.gateway.sources import (
     Command,
     GangView,
@@ -34,6 +34,58 @@ from formation_p2p.features.services.core.catalog import Detected, assign, worke
 from formation_p2p.features.services.core.spec import ServiceSpec, WorkerType
 from formation_p2p.state.http_members import HttpMemberFile
 from formation_p2p.workload.core.scope import Scope
+
+# The members of a gateway on disk: read as it starts, written as they come and go.
+
+log = logging.getLogger(__name__)
+
+
+class KeptMembers:
+    """Puts those that `file` has into `members`. Raises StateError."""
+
+    def __init__(
+        self,
+        file: HttpMemberFile | None,
+        members: dict[str, Member],
+        most: int,
+        *,
+        allows_private: bool,
+    ) -> None:
+        self._file = file
+        self._members = members
+        self._changed: set[str] = set()
+        self._writing = asyncio.Lock()
+        for row in () if file is None else file.rows(most):
+            try:
+                member = Member.of_row(row, allows_private=allows_private)
+            except InvalidInput as error:
+                log.info("%s is not taken on again: %s", row["worker_id"], error)
+            else:
+                members[member.worker_id] = member
+
+    def changed(self, worker_id: str) -> None:
+        """It came, or went."""
+        self._changed.add(worker_id)
+
+    async def write(self) -> None:
+        """Returns once what has changed is on the disk. Where it cannot be, the log says so."""
+        async with self._writing:
+            changed, self._changed = self._changed, set()
+            if self._file is None or not changed:
+                return
+            put = {x: self._members[x].as_row() for x in changed if x in self._members}
+            try:
+                await asyncio.to_thread(self._file.write, put, changed - put.keys())
+            except StateError as error:
+                log.warning("%s; who registers is forgotten when the gateway ends", error)
+
+    async def close(self) -> None:
+        """What comes from now on is not kept."""
+        await self.write()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
 
 # A gateway's own; each has a few KiB.
 MAX_MEMBERS: Final = 1024

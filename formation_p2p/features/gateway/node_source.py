@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import LocalError
-from formation_p2p.core.identity import key_of_peer, parse_peer_id, short_id
+from formation_p2p.core.errors import FormationError, LocalError
+from formation_p2p.core.identity import PeerId, key_of_peer, parse_peer_id, short_id
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.features.gangs.host.gangs_json import gangs_in_json
-from formation_p2p.features.gateway.node_members import Call, NodeMembers
-from formation_p2p.features.gateway.presence import Presence
 from formation_p2p.features.gateway.sources import (
     Command,
     GangView,
@@ -25,11 +26,13 @@ from formation_p2p.features.gateway.sources import (
 )
 from formation_p2p.features.services.core.catalog import detected_on, worker_type_of
 from formation_p2p.features.services.core.claim import Claim
-from formation_p2p.features.services.core.messages import ServiceError, ServiceRefusal
-from formation_p2p.features.services.core.spec import WorkerType
+from formation_p2p.features.services.core.events import MembersServe
+from formation_p2p.features.services.core.messages import ANY, ServiceError, ServiceRefusal
+from formation_p2p.features.services.core.spec import MAX_REQUESTS, ServiceSpec, WorkerType
 from formation_p2p.machine.names import name_of
 from formation_p2p.observe.status_json import event_in_json
 from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
+from formation_p2p.workload.core.scope import Scope
 
 if TYPE_CHECKING:
     from formation_p2p.api.job import JobHandle
@@ -38,6 +41,180 @@ if TYPE_CHECKING:
     from formation_p2p.peer.shell import Shell
     from formation_p2p.records.core.profile import Profile
     from formation_p2p.trust.core.reputation import Standing
+if TYPE_CHECKING:
+    from formation_p2p.records.core.profile import Profile
+if TYPE_CHECKING:
+    from formation_p2p.features.services.host.server import ServiceServer
+    from formation_p2p.peer.shell import Shell
+
+# The workers that speak HTTP only, as the node of their gateway has them: it claims that they
+# serve, and leads the streams of other peers to the gateway, which asks one of them.
+
+# As much as one replica may take at most.
+_MOST: Final = MAX_REQUESTS
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many members serve this, and have so many requests."""
+
+    spec: ServiceSpec
+    members: int
+    outstanding: int = 0
+
+
+class Call(Protocol):
+    """Runs a function on the node's thread."""
+
+    def __call__(self, act: Callable[[Shell], object]) -> None: ...
+
+
+class MembersHere:
+    """Of one service, for the node's thread: where a stream to it is led."""
+
+    digest = ANY
+    is_stopping = False
+
+    def __init__(self, of: NodeMembers, service: str) -> None:
+        self._of = of
+        self._service = service
+        self.outstanding = 0
+
+    @property
+    def scope(self) -> Scope:
+        share = self._of.shares.get(self._service)
+        return Scope.COMMONS if share is None else share.spec.scope
+
+    @property
+    def max_requests(self) -> int:
+        share = self._of.shares.get(self._service)
+        return 0 if share is None else min(share.members * share.spec.max_requests, _MOST)
+
+    async def connect(self) -> socket.socket:
+        """Raises OSError."""
+        own, its = socket.socketpair()
+        own.setblocking(False)
+        its.setblocking(False)
+        try:
+            self._of.lead(self._service, its)
+        except RuntimeError as error:  # the gateway has been left
+            own.close()
+            its.close()
+            raise ConnectionRefusedError(str(error)) from error
+        return own
+
+    def count(self, change: int) -> None:
+        self.outstanding += change
+
+    def refused(self) -> None:
+        """How many members there are is not for this network to say."""
+
+
+class NodeMembers:
+    """Of one gateway. `call` reaches the node; `begin` has `opened` called, on this loop, for each
+    stream to a service that members serve, and `tell` says which those are."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.shares: Mapping[str, Share] = {}
+        self._server: ServiceServer | None = None
+        self._here: dict[str, MembersHere] = {}
+        self._loop = asyncio.get_running_loop()
+        self._opened: Callable[[str, socket.socket], None] | None = None
+
+    def begin(self, opened: Callable[[str, socket.socket], None]) -> None:
+        self._opened = opened
+
+        def attach(shell: Shell) -> None:
+            self._server = shell.services.server
+            self._server.members = self
+
+        self._call(attach)
+
+    def tell(self, shares: Mapping[str, Share]) -> None:
+        """What is told again costs nothing."""
+        before, self.shares = self.shares, dict(shares)
+        told = [
+            MembersServe(name, 0 if share is None else share.members, _outstanding(share))
+            for name in {*before, *shares}
+            if (share := shares.get(name)) != before.get(name)
+        ]
+
+        def feed(shell: Shell) -> None:
+            for event in told:
+                shell.feed(event)
+
+        if told:
+            self._call(feed)
+
+    def leads(self, service: str) -> bool:
+        """Whether a stream to the service on this node is led here."""
+        server = self._server
+        is_own = server is not None and server.replicas.here(service) is not None
+        return service in self.shares and not is_own
+
+    def lead(self, service: str, end: socket.socket) -> None:
+        """From the node's thread. Raises RuntimeError where the loop has ended."""
+        assert self._opened is not None, "it has begun"
+        self._loop.call_soon_threadsafe(self._opened, service, end)
+
+    def here(self, service: str) -> MembersHere | None:
+        """On the node's thread."""
+        if service not in self.shares:
+            return None
+        return self._here.setdefault(service, MembersHere(self, service))
+
+
+def _outstanding(share: Share | None) -> int:
+    return 0 if share is None else share.outstanding
+
+
+# Which of the workers that the network names are there: a profile outlives its worker by up to two
+# minutes.
+
+# Of one worker that this node is not connected to: between two questions.
+AGAIN_S: Final = 10.0
+# Workers that are asked at once, so that a network of hundreds is asked within some reads.
+MAX_ASKING: Final = 16
+
+
+class Presence:
+    """`ping` raises FormationError where none answers. Questions go on beside what is read:
+    who does not answer is left out of the next read, until it announces itself anew or answers."""
+
+    def __init__(self, ping: Callable[[Contact], Awaitable[object]]) -> None:
+        self._ping = ping
+        self._asked_s: dict[PeerId, float] = {}
+        self._asking: dict[PeerId, asyncio.Task[None]] = {}
+        self._gone: dict[PeerId, int] = {}  # the profile of that number is of none that is there
+
+    def there(self, found: Iterable[tuple[Profile, bool]]) -> list[Profile]:
+        """Of profiles, each with whether its worker is connected."""
+        pairs, now_s = list(found), time.monotonic()
+        names = {each.peer_id for each, _ in pairs}
+        for known in (self._asked_s, self._gone):
+            for peer in known.keys() - names:
+                del known[peer]
+        for each, is_connected in pairs:
+            peer = each.peer_id
+            is_due = now_s - self._asked_s.get(peer, now_s - AGAIN_S) >= AGAIN_S
+            if is_connected:
+                self._gone.pop(peer, None)
+            elif is_due and len(self._asking) < MAX_ASKING and peer not in self._asking:
+                self._asked_s[peer] = now_s
+                self._asking[peer] = asyncio.create_task(self._ask(each))
+        return [each for each, _ in pairs if self._gone.get(each.peer_id) != each.sequence]
+
+    async def _ask(self, profile: Profile) -> None:
+        peer = profile.peer_id
+        try:
+            await self._ping(Contact(peer, profile.addresses))
+            self._gone.pop(peer, None)
+        except FormationError:
+            self._gone[peer] = profile.sequence
+        finally:
+            del self._asking[peer]
+
 
 # For a replica that takes one more request. Starting one takes longer; its clients come again.
 WAIT_S: Final = 10.0

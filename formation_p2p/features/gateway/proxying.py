@@ -13,7 +13,6 @@ import h11
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.features.gateway.client import READ_BYTES, Client, ClientLeft, Head, drained
-from formation_p2p.features.gateway.ending import cancelled
 from formation_p2p.features.gateway.forwarding import (
     Destination,
     request_headers,
@@ -23,7 +22,7 @@ from formation_p2p.features.gateway.forwarding import (
 )
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstreams
 from formation_p2p.features.gateway.sticky import COOKIE, Sticky
-from formation_p2p.features.gateway.streams import Broken, Kept, Stream
+from formation_p2p.features.gateway.streams import Broken, Kept, Stream, cancelled
 from formation_p2p.features.services.core.resend import IDEMPOTENT
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -13,11 +15,41 @@ import h11
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
-from formation_p2p.features.gateway.client import READ_BYTES, in_words
-from formation_p2p.features.gateway.ending import cancelled
+from formation_p2p.features.gateway.client import READ_BYTES, ClientLeft, in_words
 from formation_p2p.features.gateway.sources import Upstream
-from formation_p2p.features.services.api.awaited import PATIENCE_S
+from formation_p2p.features.services.api.http import PATIENCE_S
 from formation_p2p.features.services.core.turns import Turns
+
+# Ending tasks from a task that may itself be cancelled meanwhile.
+
+log = logging.getLogger(__name__)
+
+# How what serves a connection ends where the connection does.
+_EXPECTED = (FormationError, OSError, ClientLeft, StopAsyncIteration)
+
+
+async def cancelled(*tasks: asyncio.Future[Any]) -> None:
+    """Returns once they have ended. To await one of them would take our own cancelling for its."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if task.cancelled() or (error := task.exception()) is None:
+            continue
+        if not isinstance(error, _EXPECTED):
+            log.debug("a task that was cancelled ended by a fault: %s", fault(error))
+
+
+def fault(error: BaseException | None) -> str:
+    """Where it happened. Its text may quote a header, a cookie or a token, and is left out."""
+    told = ""
+    while error is not None:
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
+        told += f"{type(error).__qualname__}\n{''.join(frames)}"
+        error = error.__cause__ or error.__context__
+    return told
+
 
 # A stream that no request uses: a replica that drains, or has more to do than others, is left soon.
 REUSE_S: Final = 10.0

@@ -44,11 +44,10 @@ from formation_p2p.leases.core.messages import (
 from formation_p2p.leases.core.session import Send
 from formation_p2p.machine.core.environment import packages_of
 from formation_p2p.trust.core.experience import Experience
-from formation_p2p.workload.core.blob import MAX_BLOB_BYTES
+from formation_p2p.workload.core.blob import MAX_BLOB_BYTES, Content
 from formation_p2p.workload.core.call_context import CallContext
-from formation_p2p.workload.core.content import Content
-from formation_p2p.workload.core.large_result import blob_of, is_large
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.core.parcel import blob_of, is_large
 
 
 class Attempts:

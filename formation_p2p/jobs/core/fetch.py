@@ -11,10 +11,8 @@ from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.jobs.core.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.leases.core.session import Send
-from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.blob import Blob, Content, PrivateBlob
 from formation_p2p.workload.core.checkpoint import Checkpoint
-from formation_p2p.workload.core.content import Content
-from formation_p2p.workload.core.private_blob import PrivateBlob
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
+from formation_p2p.workload.core.blob import Content
 from formation_p2p.workload.core.checkpoint import Checkpoint
 from formation_p2p.workload.core.code_bundle import Code
-from formation_p2p.workload.core.content import Content
 from formation_p2p.workload.core.outcome import UNMEASURED, FailureKind, Usage
 
 if TYPE_CHECKING:  # a command that reads events of another process has no use for them

@@ -26,14 +26,14 @@ from formation_p2p.jobs.core.task_run import ENDED, JobRun, JobState, TaskRun, T
 from formation_p2p.placement.core.learnt import Learner, Learnt
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core.profile import Profile
-from formation_p2p.workload.core.large_result import (
-    is_large,
-)
 from formation_p2p.workload.core.outcome import (
     Failed,
     FailureKind,
     is_unstarted,
     lacks_module,
+)
+from formation_p2p.workload.core.parcel import (
+    is_large,
 )
 
 

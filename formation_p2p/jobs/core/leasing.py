@@ -24,7 +24,7 @@ from formation_p2p.leases.core.round import Call, RoundId
 from formation_p2p.placement.core.decision import Decision
 from formation_p2p.placement.core.guarded import seeks_room
 from formation_p2p.placement.core.task_options import SchedulingKey
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 from formation_p2p.wants.core.caller import Caller
 from formation_p2p.workload.core.find import Find
 

@@ -28,11 +28,9 @@ from formation_p2p.leases.core.held import held_by
 from formation_p2p.leases.core.lease import Lease, LeaseState
 from formation_p2p.leases.core.notice import Notices
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.leases.core.precedence import FairShare, Precedence
-from formation_p2p.leases.core.preemption import Want
-from formation_p2p.leases.core.seniority import Seniority
+from formation_p2p.leases.core.precedence import FairShare, Precedence, Seniority
+from formation_p2p.leases.core.preemption import Standing, Want
 from formation_p2p.leases.core.session import Fence, Send
-from formation_p2p.leases.core.standing import Standing
 from formation_p2p.leases.core.waiting import Wait, asked_for
 from formation_p2p.machine.core.capability import Capability
 from formation_p2p.machine.core.fits import Ledger, fits

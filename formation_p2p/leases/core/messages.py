@@ -17,9 +17,8 @@ from formation_p2p.core.units import KIB, MIB
 from formation_p2p.features.quotas.core.quota_voucher import MAX_VOUCHER_BYTES
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS
-from formation_p2p.leases.core.outcome_kind import MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS
-from formation_p2p.leases.core.outcome_kind import OUTCOME
-from formation_p2p.leases.core.refusal_kind import REFUSAL
+from formation_p2p.leases.core.refusal_kind import MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS
+from formation_p2p.leases.core.refusal_kind import OUTCOME, REFUSAL
 from formation_p2p.leases.core.roster import PEER_ID
 from formation_p2p.machine.core.bounds import MAX_MEMORY_BYTES, check_host_name
 from formation_p2p.machine.core.requirements import Requirements

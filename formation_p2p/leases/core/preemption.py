@@ -7,16 +7,102 @@ as long as the scheduler keeps asking, and has nothing elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.refusals import Busy, Denied
+from formation_p2p.leases.core.lease import Lease
 from formation_p2p.leases.core.parameters import LeaseParameters
 from formation_p2p.leases.core.waiting import Asked
+from formation_p2p.machine.core.capability import Capability, amounts
 from formation_p2p.machine.core.fits import Ledger
+from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
 from formation_p2p.machine.core.requirements import Requirements
+
+# Who lets offers lapse. An offer keeps capacity from others, and so does a want: what is kept for
+# nothing is counted, for its owner and for the invitation that its grant was made of.
+#
+# The unit is the machine-second: all of the machine, or of one resource, for a second.
+
+
+class Standing:
+    """Tell it what was held for nothing, and who committed."""
+
+    def __init__(self, capability: Capability, parameters: LeaseParameters) -> None:
+        self._capability = capability
+        self._parameters = parameters
+        # By owner and by invitation: what was held for nothing, as of when; the latest at the end.
+        self._owners: dict[str, tuple[float, float]] = {}
+        self._invitations: dict[str, tuple[float, float]] = {}
+        self._committed_s: dict[PeerId, float] = {}  # likewise
+
+    def __len__(self) -> int:
+        """How many owners and invitations it remembers."""
+        return len(self._owners) + len(self._invitations) + len(self._committed_s)
+
+    def idled(
+        self, owner: PeerId, invitation: str, needs: Requirements, for_s: float, now: Moment
+    ) -> None:
+        """So much was kept for an owner that long, and it did not commit."""
+        machine_s = self.part(needs) * for_s
+        for table, key in ((self._owners, owner), (self._invitations, invitation)):
+            idle_s = min(self._idle_s(table, key, now) + machine_s, self._parameters.max_idle_s)
+            table.pop(key, None)
+            table[key] = (idle_s, now.mono_s)
+            if len(table) > self._parameters.max_standings:
+                del table[next(iter(table))]
+
+    def committed(self, owner: PeerId, now: Moment) -> None:
+        self._committed_s.pop(owner, None)
+        self._committed_s[owner] = now.mono_s
+        if len(self._committed_s) > self._parameters.max_standings:
+            del self._committed_s[next(iter(self._committed_s))]
+
+    def is_doubtful(self, owner: PeerId, invitation: str, now: Moment) -> bool:
+        """Whether nothing is to be kept for an owner before it commits."""
+        idle_s = self._idle_s(self._owners, owner, now)
+        if not self._is_proved(owner, now):
+            idle_s = max(idle_s, self._idle_s(self._invitations, invitation, now))
+        return idle_s > self._parameters.idle_s
+
+    def refusal(
+        self, owner: PeerId, invitation: str, offers: Collection[Lease], now: Moment
+    ) -> Denied | Busy | None:
+        """Why an owner gets no offer now, given those that are open."""
+        limits = self._parameters
+        past_s = self._idle_s(self._owners, owner, now) - limits.back_off_idle_s
+        if past_s > 0:
+            why = "it let offers lapse; commit to what is offered, or give it back at once"
+            return Denied("submit", why, round(past_s / limits.idle_share * 1000))
+        own = sum(offer.owner.peer_id == owner for offer in offers)
+        if own >= limits.max_offers_per_owner:
+            return Busy("the table of your open offers", limits.max_offers_per_owner)
+        most = limits.max_offers_per_invitation
+        if len(offers) < most or self._is_proved(owner, now):
+            return None
+        same = sum(offer.invitation == invitation for offer in offers)
+        return None if same < most else Busy("the table of your invitation's open offers", most)
+
+    def _is_proved(self, owner: PeerId, now: Moment) -> bool:
+        """Whether an owner committed lately. Then it answers for itself, and for no other."""
+        recent_s = now.mono_s - self._parameters.proved_s
+        return self._committed_s.get(owner, float("-inf")) > recent_s
+
+    def _idle_s(self, table: dict[str, tuple[float, float]], key: str, now: Moment) -> float:
+        idle_s, at_s = table.get(key, (0.0, now.mono_s))
+        return max(idle_s - (now.mono_s - at_s) * self._parameters.idle_share, 0.0)
+
+    def part(self, needs: Requirements) -> float:
+        """Of the resource of which it is the most; of the table of leases too, which is one."""
+        pairs = [
+            (1, self._parameters.max_leases),
+            (needs.gpu_count * needs.gpu_share_milli, len(self._capability.gpus) * WHOLE_GPU_MILLI),
+            *zip(amounts(needs), amounts(self._capability), strict=True),
+        ]
+        return max(part / whole for part, whole in pairs if whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB
 from formation_p2p.net.connection import Connection
 from formation_p2p.net.limits import MAX_WORK_STREAMS, PeerLimitsTable
-from formation_p2p.net.protocols.work_lane import Lane
-from formation_p2p.net.protocols.work_stream import WorkStream
+from formation_p2p.net.protocols.work_lane import Lane, WorkStream
 from formation_p2p.net.transport.frames import MAX_WORK_FRAME_BYTES, FrameReader, encode_frame
 from formation_p2p.net.transport.stream import MuxedStream
 

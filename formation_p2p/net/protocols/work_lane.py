@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -12,13 +13,36 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.units import KIB
-from formation_p2p.net.protocols.work_stream import WorkStream
+from formation_p2p.net.connection import Connection
 from formation_p2p.net.transport.errors import IOException
-from formation_p2p.net.transport.frames import MAX_LENGTH_BYTES, encode_frame
-from formation_p2p.net.transport.stream import DATA_BYTES, StreamStalled
+from formation_p2p.net.transport.frames import MAX_LENGTH_BYTES, FrameReader, encode_frame
+from formation_p2p.net.transport.stream import DATA_BYTES, MuxedStream, StreamStalled
 
 if TYPE_CHECKING:
     from formation_p2p.net.protocols.work import Session
+
+# One open stream of a work session, as `work.py` has several with a peer.
+
+
+@dataclass(eq=False)
+class WorkStream:
+    """`frames` is there while it is read."""
+
+    stream: MuxedStream
+    connection: Connection
+    frames: FrameReader | None = None
+    is_handing_out: bool = False
+
+    @property
+    def is_relayed(self) -> bool:
+        return self.connection.via is not None
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether all frames that have arrived were handed out."""
+        is_read = not self.stream.unread if self.frames is None else self.frames.is_dry
+        return is_read and not self.is_handing_out
+
 
 log = logging.getLogger(__name__)
 

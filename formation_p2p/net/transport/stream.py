@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -14,13 +15,157 @@ import trio
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.net.transport.errors import StreamClosed, StreamEOF, StreamReset
-from formation_p2p.net.transport.expected import Expected
-from formation_p2p.net.transport.unread import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from formation_p2p.net.transport.yamux import Muxer
+
+# What is sure to come next on a stream: bodies that were asked for, each behind a known head.
+#
+# The muxer puts each where it is to lie, whether or not its reader waits for it at that moment:
+# bulk data is decrypted there, and the reader is woken once for each body.
+
+
+class Expected:
+    """The bodies in the order in which they come. The owner of the stream bounds how many."""
+
+    def __init__(self) -> None:
+        self.whole: deque[memoryview] = deque()
+        """Those that have come, the first one first."""
+        self.is_wrong = False
+        """Something else came: nothing is expected any more."""
+        self._next: deque[tuple[bytes, Callable[[], memoryview]]] = deque()
+        self._head_bytes = 0  # that have come of the next head
+        self._body: memoryview | None = None  # that has begun
+        self._body_bytes = 0  # that have come of it
+
+    def add(self, head: bytes, room: Callable[[], memoryview]) -> None:
+        """`room` is asked where the body goes once its head has come."""
+        if not self.is_wrong:
+            self._next.append((head, room))
+            self._begin()
+
+    def clear(self) -> None:
+        """Expect nothing, and write no more into a body."""
+        self._next.clear()
+        self._head_bytes = 0
+        self._body = None
+
+    @property
+    def rest(self) -> memoryview | None:
+        """Where what comes next goes; None where that is no body."""
+        return None if self._body is None else self._body[self._body_bytes :]
+
+    def filled(self, size: int) -> None:
+        """So many bytes of `rest` have come."""
+        assert self._body is not None, "a body has begun"
+        self._body_bytes += size
+        if self._body_bytes == len(self._body):
+            self.whole.append(self._body)
+            self._body = None
+            self._begin()
+
+    def take(self, data: memoryview) -> memoryview:
+        """What has come. Returns what is not expected, with what was taken for a head before it."""
+        while data and not self.is_wrong:
+            if (rest := self.rest) is not None:
+                piece = data[: len(rest)]
+                rest[: len(piece)] = piece
+                self.filled(len(piece))
+            elif self._next:
+                head, _ = self._next[0]
+                piece = data[: len(head) - self._head_bytes]
+                if piece != head[self._head_bytes : self._head_bytes + len(piece)]:
+                    data = memoryview(head[: self._head_bytes] + data)
+                    self.clear()
+                    self.is_wrong = True
+                    break
+                self._head_bytes += len(piece)
+                self._begin()
+            else:
+                break
+            data = data[len(piece) :]
+        return data
+
+    def _begin(self) -> None:
+        """With the next body, where its head has come."""
+        while self._body is None and self._next and self._head_bytes == len(self._next[0][0]):
+            _, room = self._next.popleft()
+            self._head_bytes = self._body_bytes = 0
+            self._body = room()
+            if not self._body:
+                self.filled(0)
+
+
+# What has arrived on a stream and is not read yet.
+#
+# Most of it lies where it was decrypted, and is copied once, when it is read, or never, where it is
+# passed on. That keeps the message that it came in: so it is done where it is half of that at
+# least, and what is kept is at most twice what is counted.
+
+# Less is copied together: each piece costs a turn where it is passed on.
+LEAST_PIECE_BYTES: Final = 4 * KIB
+
+
+class Unread:
+    def __init__(self) -> None:
+        self._pieces: deque[memoryview] = deque()
+        self._small = bytearray()  # after the pieces
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, data: memoryview) -> None:
+        self._size += len(data)
+        if len(data) < LEAST_PIECE_BYTES or 2 * len(data) < _held_bytes(data):
+            self._small += data
+            return
+        self._gather()
+        self._pieces.append(data)
+
+    def take_pieces(self, most_bytes: int) -> list[memoryview]:
+        """The first so many bytes, or all that are there, where they lie."""
+        if self._small:
+            self._gather()
+        taken: list[memoryview] = []
+        left = min(most_bytes, self._size)
+        self._size -= left
+        while left:
+            piece = self._pieces.popleft()
+            if rest := piece[left:]:
+                is_held = 2 * len(rest) >= _held_bytes(rest)
+                self._pieces.appendleft(rest if is_held else memoryview(bytes(rest)))
+                piece = piece[:left]
+            left -= len(piece)
+            taken.append(piece)
+        return taken
+
+    def take(self, most_bytes: int) -> bytes:
+        """As `take_pieces`, in one."""
+        if self._pieces:
+            return b"".join(self.take_pieces(most_bytes))
+        taken = bytes(self._small[:most_bytes])
+        del self._small[:most_bytes]
+        self._size -= len(taken)
+        return taken
+
+    def clear(self) -> None:
+        self._pieces.clear()
+        self._small.clear()
+        self._size = 0
+
+    def _gather(self) -> None:
+        if self._small:
+            self._pieces.append(memoryview(bytes(self._small)))
+            self._small.clear()
+
+
+def _held_bytes(piece: memoryview) -> int:
+    """Of what lies under it."""
+    return len(piece.obj) if isinstance(piece.obj, bytes) else len(piece)
+
 
 # The specification's initial window, and here the only one: what may be under way on a stream.
 WINDOW_BYTES: Final = 256 * KIB

@@ -11,6 +11,8 @@ import logging
 import os
 import socket
 import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -19,16 +21,97 @@ import trio
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.net.transport.accepting import next_client
 from formation_p2p.net.transport.addresses import TcpAddress
 from formation_p2p.net.transport.errors import ConnectionClosedError, SwarmException
 from formation_p2p.net.transport.own_port import TAKEN, OwnPort
-from formation_p2p.net.transport.pieces import rest_of
 from formation_p2p.net.transport.raw import MAX_READ_BYTES, RawStream
-from formation_p2p.net.transport.rooms import Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+# Accepting connections on the sockets beside the peer. A failed one does not stop the listener,
+# and the node waits for none of its clients.
+
+# File descriptors or memory are used up: wait for some to come back.
+FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+FULL_PAUSE_S: Final = 0.2
+
+
+async def next_client(listener: trio.socket.SocketType) -> trio.socket.SocketType:
+    """The next connection, once there is room for one. Raises OSError where the listener broke."""
+    while True:
+        try:
+            client, _ = await listener.accept()
+        except ConnectionAbortedError:
+            continue  # it left before it was taken
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            log.warning("cannot accept a connection: %s", error)
+            await trio.sleep(FULL_PAUSE_S)
+        else:
+            return client
+
+
+async def serve_clients(
+    listener: socket.socket,
+    answer: Callable[[trio.SocketStream], Awaitable[None]],
+    max_clients: int,
+) -> None:
+    """Until cancelled. A client past `max_clients` is closed at once, every other one after its
+    answer. The listener stays open: its maker closes it."""
+
+    async def answered(client: trio.SocketStream) -> None:
+        async with client:
+            await answer(client)
+
+    with trio.socket.fromfd(listener.fileno(), listener.family, listener.type) as accepting:
+        async with trio.open_nursery() as nursery:
+            while True:
+                client = await next_client(accepting)
+                if len(nursery.child_tasks) < max_clients:
+                    nursery.start_soon(answered, trio.SocketStream(client))
+                else:
+                    client.close()
+
+
+# Memory that is used again, by whichever connection next reads or writes much: new memory gets its
+# pages one by one, as they are touched.
+
+# Of those that wait to be used again. Connections that do so at the same moment are few.
+MAX_FREE: Final = 4
+
+
+class Rooms:
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._free: deque[memoryview] = deque(maxlen=MAX_FREE)
+
+    def take(self) -> memoryview:
+        """Nobody else has it until `give_back`. It contains what was in it before."""
+        try:
+            return self._free.pop()  # nodes of one process, each in its thread, share them
+        except IndexError:
+            return memoryview(bytearray(self._size_bytes))
+
+    def give_back(self, room: memoryview) -> None:
+        """Nothing that lies there is looked at any more."""
+        self._free.append(room)
+
+
+# Bytes that lie in several pieces, and are written without being put together.
+
+
+def rest_of(pieces: Sequence[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    """What is left of them once so many bytes were taken."""
+    if sent == sum(map(len, pieces)):
+        return []
+    for index, piece in enumerate(pieces):
+        if sent < len(piece):
+            return [memoryview(piece)[sent:], *pieces[index + 1 :]]
+        sent -= len(piece)
+    return []
+
 
 log = logging.getLogger(__name__)
 

@@ -32,9 +32,8 @@ from formation_p2p.peer.core.charter_news import CharterEffect
 from formation_p2p.peer.core.edge_link import MeasureRate
 from formation_p2p.placement.core.decision import Decision
 from formation_p2p.trust.core.admission import AdmissionEffect
-from formation_p2p.trust.core.own_grant import GrantEffect
-from formation_p2p.trust.core.reciprocity import HoursReceived
-from formation_p2p.trust.core.renewal import RenewalEffect
+from formation_p2p.trust.core.hours import HoursReceived
+from formation_p2p.trust.core.renewal import GrantEffect, RenewalEffect
 from formation_p2p.trust.core.shares import ShareUsed
 
 

@@ -19,9 +19,9 @@ from formation_p2p.jobs.core.saved import SavedJob, SavedLease
 from formation_p2p.leases.core.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.machine.core.capability import Capability
 from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.trust.core.hours import Org
 from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.quota import Used
-from formation_p2p.trust.core.reciprocity import Org
 from formation_p2p.trust.core.shares import Account
 from formation_p2p.workload.core.blob import Cid
 from formation_p2p.workload.core.scope import EVERYTHING, ScopeShares

@@ -16,7 +16,7 @@ from formation_p2p.peer.core.events import Serve, Vacate
 from formation_p2p.peer.core.part import Effects
 from formation_p2p.peer.core.worker import Worker
 from formation_p2p.trust.core.network import Network
-from formation_p2p.trust.core.own_grant import GrantEffect, OwnGrant
+from formation_p2p.trust.core.renewal import GrantEffect, OwnGrant
 
 # Makes the worker of the peer at this address, as `Serve` wants it.
 Employ = Callable[[Serve, Contact], Worker]

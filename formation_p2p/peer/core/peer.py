@@ -21,7 +21,7 @@ from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.dht.core.operations import Published, Searched
 from formation_p2p.dht.core.store import RecordStore
 from formation_p2p.discovery.core.finder import Finder, Found, suits
-from formation_p2p.discovery.core.publication import names_of
+from formation_p2p.discovery.core.shard_membership import names_of
 from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
 from formation_p2p.features.quotas.core.vouching import Vouching
 from formation_p2p.features.services.core.events import ServiceRequestEvent
@@ -62,10 +62,10 @@ from formation_p2p.peer.core.wants import Wants
 from formation_p2p.peer.core.worker import Worker
 from formation_p2p.placement.core.round_trips import RoundTrips
 from formation_p2p.records.core.profile import Profile
+from formation_p2p.trust.core.hours import Reciprocity
 from formation_p2p.trust.core.membership import CharterShelf, Membership
 from formation_p2p.trust.core.network import Circles, Network, place_of
-from formation_p2p.trust.core.own_grant import OwnGrant
-from formation_p2p.trust.core.reciprocity import Reciprocity
+from formation_p2p.trust.core.renewal import OwnGrant
 from formation_p2p.trust.core.reputation import Reputation
 from formation_p2p.wants.core.caller import Caller
 from formation_p2p.workload.core.comparers import Read, read_plain

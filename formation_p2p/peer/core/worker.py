@@ -38,9 +38,9 @@ from formation_p2p.placement.core.round_trips import RoundTrips
 from formation_p2p.records.core.buckets import buckets_of
 from formation_p2p.records.core.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.hours import Reciprocity
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network import Circles, Network
-from formation_p2p.trust.core.reciprocity import Reciprocity
 from formation_p2p.trust.core.shares import Shares, Weights
 from formation_p2p.wants.core.offers import OfferCounts, Offers
 from formation_p2p.wants.core.want import Want

@@ -13,13 +13,40 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.dht.core.reachability import Reach
-from formation_p2p.dht.core.subnets import WIDTHS, Subnet, subnets
-from formation_p2p.reach.core.reached import Reached, Way
+from formation_p2p.dht.core.reachability import WIDTHS, Reach, Subnet, subnets
 from formation_p2p.records.core.addresses import MAX_ADDRESSES, is_public
+
+# By which ways others reach a node, as it knows by now.
+
+
+class Way(Enum):
+    """DIRECT: anyone dials it. RELAYED: through gates. LOCAL: those on its own network dial it.
+    NOWHERE: who was asked could not dial it. SILENT: it does not listen. UNKNOWN: none has tried
+    yet."""
+
+    DIRECT = "direct"
+    RELAYED = "relayed"
+    LOCAL = "local"
+    NOWHERE = "nowhere"
+    SILENT = "silent"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """`at` are the addresses that others dial, or those on the same network; `relays` the gates
+    that lead here. `is_shut`: there are others, and these have no way here."""
+
+    way: Way
+    at: tuple[str, ...] = ()
+    relays: tuple[PeerId, ...] = ()
+    is_shut: bool = False
+
 
 # Peers whose word is kept, beside that of the gates: some times as many as have to agree.
 MAX_OBSERVERS: Final = 64

@@ -36,8 +36,13 @@ from formation_p2p.records.core import addresses, codec, resources
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from formation_p2p.records.core.codec import MAX_INT, Malformed, take_int, take_list
 from formation_p2p.records.core.envelope import seal
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S, check_life
-from formation_p2p.records.core.signed_fields import check_author, open_fields, take_addresses
+from formation_p2p.records.core.signed_fields import (
+    MAX_CLOCK_SKEW_S,
+    check_author,
+    check_life,
+    open_fields,
+    take_addresses,
+)
 from formation_p2p.workload.core.mix import EMPTY_MIX, Mix, pack_mix, unpack_mix
 
 # Signed and sealed. Sixteen GPUs, eight labels and a grant take 2.5 KiB; an answer in the DHT

@@ -6,15 +6,44 @@ Each record has one `unpack`, which checks the fields; here is what is the same 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from formation_p2p.core.errors import ForgedRecord, MalformedRecord
+from formation_p2p.core.errors import ExpiredRecord, ForgedRecord, MalformedRecord
 from formation_p2p.core.identity import PeerId
 from formation_p2p.records.core import codec
 from formation_p2p.records.core.addresses import MAX_ADDRESS_BYTES, MAX_ADDRESSES, read_addresses
 from formation_p2p.records.core.codec import Malformed
 from formation_p2p.records.core.envelope import open_envelope
 from formation_p2p.records.core.resources import take_peer_id
+
+# The life of a signed record: from when it was issued until it expires, by the wall clock.
+
+# Clocks of machines without NTP are off by seconds. What is issued further in the future comes
+# from a clock, ours or theirs, that makes every expiry meaningless.
+MAX_CLOCK_SKEW_S: Final = 60
+
+
+def check_life(
+    what: str,
+    issued_unix_s: int,
+    expires_unix_s: int,
+    max_ttl_s: int,
+    now_unix_s: float,
+    *,
+    late_s: float = 0.0,
+    cure: str = "see that the clocks agree",
+) -> None:
+    """Raises ExpiredRecord for a record that expired more than `late_s` ago, would live longer than
+    `max_ttl_s`, or is from the future. `what` names it, and `cure` is for one that has expired."""
+    if expires_unix_s + late_s <= now_unix_s:
+        ago_s = int(now_unix_s - expires_unix_s)
+        raise ExpiredRecord(f"the {what} expired {ago_s} s ago; {cure}")
+    if expires_unix_s - issued_unix_s > max_ttl_s:
+        raise ExpiredRecord(f"the {what} would live longer than {max_ttl_s} s")
+    if issued_unix_s > now_unix_s + MAX_CLOCK_SKEW_S:
+        early_s = int(issued_unix_s - now_unix_s)
+        raise ExpiredRecord(f"the {what} is from {early_s} s ahead; see that the clocks agree")
+
 
 _T = TypeVar("_T")
 

@@ -14,9 +14,8 @@ from formation_p2p.core.errors import ExpiredRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.records.core import codec
 from formation_p2p.records.core.envelope import seal
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.records.core.resources import take_peer_id, take_row
-from formation_p2p.records.core.signed_fields import open_fields
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S, open_fields
 from formation_p2p.trust.core.experience import MEMORY
 
 # A node that has worked with more attests the peers to avoid first, then those it knows best.

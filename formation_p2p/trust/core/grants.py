@@ -34,7 +34,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId, parse_peer_id, short_id
 from formation_p2p.core.refusals import Denied
 from formation_p2p.machine.core import bounds
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 from formation_p2p.trust.core import statements
 from formation_p2p.trust.core.charter import MAX_IDENTITIES, Charter
 from formation_p2p.trust.core.grant_form import (

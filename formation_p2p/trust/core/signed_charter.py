@@ -30,7 +30,7 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes, short_id
 from formation_p2p.records.core import codec, resources
 from formation_p2p.records.core.codec import MAX_INT, Malformed, take_bytes, take_int, take_list
-from formation_p2p.records.core.lifetime import check_life
+from formation_p2p.records.core.signed_fields import check_life
 from formation_p2p.trust.core.charter import (
     MAX_BANNED,
     MAX_IDENTITIES,

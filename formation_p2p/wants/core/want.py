@@ -21,10 +21,14 @@ from formation_p2p.records.core import addresses, codec, resources
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from formation_p2p.records.core.codec import MAX_INT, take_int
 from formation_p2p.records.core.envelope import seal
-from formation_p2p.records.core.lifetime import check_life
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.records.core.resources import pack_requirements, unpack_requirements
-from formation_p2p.records.core.signed_fields import check_author, open_fields, take_addresses
+from formation_p2p.records.core.signed_fields import (
+    check_author,
+    check_life,
+    open_fields,
+    take_addresses,
+)
 from formation_p2p.workload.core.work import MAX_PRIORITY
 
 # It stands for so long: a worker becomes free within it, or the scheduler leaves another.

@@ -13,7 +13,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from blake3 import blake3
 
@@ -22,6 +22,18 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.workload.core.data_rule import DataRule
+
+# The content of a large result (large_result.py), once it is on the submitter's machine.
+
+
+class Content(Protocol):
+    """What the blob of a large result has, on the submitter's machine."""
+
+    def take(self) -> memoryview:
+        """Its bytes, for its reader: nothing else changes them. From then on it counts as read.
+        Raises LocalError where it is gone."""
+        ...
+
 
 # Verified, sent and asked for at once. Each transfer holds a few of them in memory.
 CHUNK_BYTES: Final = MIB
@@ -157,3 +169,50 @@ def _address(value: object) -> str:
     if type(value) is not str or len(value) > MAX_SOURCE_ADDRESS_CHARS or not value.isprintable():
         raise InvalidInput("source", "has an address that is not a short text")
     return value
+
+
+# Content that its owner serves to the peers that it has told the name: the arguments of a call or
+# its result, where they are too large for a message.
+#
+# The name is random, and tells nothing of the content: to know it is the right to read it. So
+# nothing is hashed, and the owner alone has it. A `Blob` (blob.py) is content that any peer may
+# serve.
+
+# As a random UUID: it is not guessed.
+NAME_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateBlob:
+    """A reference to content of `size_bytes`, from 1 to 64 GiB, that `owner` has. Raises
+    InvalidInput."""
+
+    name: bytes
+    size_bytes: int
+    owner: Contact
+
+    def __post_init__(self) -> None:
+        if type(self.name) is not bytes or len(self.name) != NAME_BYTES:
+            raise InvalidInput("private blob", f"its name does not have {NAME_BYTES} bytes")
+        if type(self.size_bytes) is not int or not 1 <= self.size_bytes <= MAX_BLOB_BYTES:
+            raise InvalidInput("private blob", "has a size that content cannot have")
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.size_bytes // CHUNK_BYTES)
+
+    def chunk_bytes(self, index: int) -> int:
+        return min(CHUNK_BYTES, self.size_bytes - index * CHUNK_BYTES)
+
+    def pack(self) -> list[Any]:
+        """For CBOR."""
+        return [self.name, self.size_bytes, pack_contact(self.owner)]
+
+    @classmethod
+    def unpack(cls, value: Any) -> Self:
+        """Raises InvalidInput for anything else that a stranger sent."""
+        match value:
+            case [name, size_bytes, owner]:
+                return cls(name, size_bytes, unpack_contact(owner))
+            case _:
+                raise InvalidInput("private blob", "is not [name, size, owner]")

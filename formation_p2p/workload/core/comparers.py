@@ -24,7 +24,7 @@ import cbor2
 from formation_p2p.core import cbor
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.machine.core.bounds import shown
-from formation_p2p.workload.core.content import Content
+from formation_p2p.workload.core.blob import Content
 from formation_p2p.workload.core.process import ContainerSpec, ProcessResult, ProcessSpec, WasmSpec
 from formation_p2p.workload.core.work import MAX_RESULT_BYTES, check_size
 

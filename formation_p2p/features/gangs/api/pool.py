@@ -19,11 +19,14 @@ from formation_p2p.features.gangs.core.part import (
     MemberCapacity,
 )
 from formation_p2p.features.gangs.core.pool import Pool, PoolMember, less
-from formation_p2p.features.gangs.core.resizing import Phase, Resize, Resizing, RolledBack
 from formation_p2p.features.gangs.core.scaling import (
     Autoscaler,
     GraceExpired,
+    Phase,
     Reconciler,
+    Resize,
+    Resizing,
+    RolledBack,
     ScalingPolicy,
 )
 from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes

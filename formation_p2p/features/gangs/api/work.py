@@ -39,9 +39,8 @@ from formation_p2p.features.gangs.core.recovery import (
     TakeOver,
     remedy_of,
 )
-from formation_p2p.features.gangs.core.rounds import batch_size
+from formation_p2p.features.gangs.core.rounds import Slices, batch_size
 from formation_p2p.features.gangs.core.scaling import ScalingPolicy
-from formation_p2p.features.gangs.core.slices import Slices
 from formation_p2p.features.gangs.host.partitioning import partition
 from formation_p2p.features.gangs.host.recoveries import parse_recovery
 

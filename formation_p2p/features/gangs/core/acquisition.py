@@ -17,18 +17,132 @@ from typing import Final
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.discovery.core.finder import FindId, Found
-from formation_p2p.features.gangs.core.candidates import Candidates, Means, Refusals, members_of
+from formation_p2p.features.gangs.core.candidates import (
+    Candidates,
+    Means,
+    Refusals,
+    key_of_gang,
+    members_of,
+)
 from formation_p2p.features.gangs.core.choice import Arrangement, Place, choose, plan
-from formation_p2p.features.gangs.core.searches import Searches
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.features.gangs.core.trips import Trips
 from formation_p2p.leases.core.held_lease import HeldLease, LeaseKey
 from formation_p2p.leases.core.lessee import CollectedOffer, OffersCollected
 from formation_p2p.leases.core.messages import MAX_OTHERS
 from formation_p2p.leases.core.round import RoundId
 from formation_p2p.machine.core.requirements import Requirements
+
+# The searches for workers of one gang: where each begins, and how soon another one follows.
+#
+# A search may miss a worker: a message is lost, or the worker is still announcing itself. So where
+# all that are known have been asked and too few had room, another search follows soon. While
+# searches bring no worker that was not known, the waits between them double.
+
+
+class Searches:
+    """Tell `ended` of each that has, and whether it brought a worker that was not known."""
+
+    def __init__(self, gang_id: str, means: Means) -> None:
+        self._gang_id = gang_id
+        self._means = means
+        self._in_flight: set[FindId] = set()
+        self._count = 0
+        self._last_s = 0.0
+        self._wait_s = means.parameters.search_again_s
+        self._again_s = 0.0
+
+    def __contains__(self, find: FindId) -> bool:
+        return find in self._in_flight
+
+    def __bool__(self) -> bool:
+        """Whether any is in flight."""
+        return bool(self._in_flight)
+
+    def begin(self, kinds: Iterable[Requirements], least: int, now: Moment) -> bool:
+        """Search for each kind. False where too many searches of this node are in flight."""
+        parameters = self._means.parameters
+        target, fresh = self._target(), self._count > 0
+        self._count += 1
+        self._last_s = now.mono_s
+        # With others that lack the same worker, each finds another moment.
+        self._again_s = now.mono_s + self._wait_s * self._means.rng.uniform(1.0, 1.5)
+        self._wait_s = min(2 * self._wait_s, parameters.known_s)
+        for needs in kinds:
+            find = self._means.finder.find(needs, target, now, "a gang", fresh=fresh, least=least)
+            if find is not None:
+                self._in_flight.add(find)
+        return bool(self._in_flight)
+
+    def ended(self, find: FindId, *, brought: bool) -> None:
+        self._in_flight.remove(find)
+        if brought:  # there may be more yet
+            self._wait_s = self._means.parameters.search_again_s
+
+    def forget(self) -> None:
+        """What is in flight is of no use any more. The next one may be for other ranks."""
+        self._in_flight.clear()
+        self._wait_s = self._means.parameters.search_again_s
+
+    def are_old(self, now: Moment) -> bool:
+        """Whether what they found is not to be built on."""
+        return now.mono_s - self._last_s > self._means.parameters.known_s
+
+    def are_due(self, now: Moment) -> bool:
+        """Whether another may begin, where what they found was not enough."""
+        return not self._in_flight and now.mono_s >= self._again_s
+
+    def _target(self) -> Key:
+        """The gang's key, then half the key space away from it, a quarter, three quarters, …"""
+        turned = int(f"{self._count:0{KEY_BITS}b}"[::-1], 2)
+        return Key(key_of_gang(self._gang_id) ^ turned)
+
+
+# How far the workers are from each other that have offered to be members of a gang.
+
+# Of a pair of which neither has measured the other, and the owner not both: as far as anything is
+# (placement/core/round_trips.py).
+FAR_US: Final = 500_000
+
+
+class Trips:
+    """Each worker says in its offer what it has measured to the others. Both ends of a pair do, and
+    the larger counts, so that neither can make itself near."""
+
+    def __init__(self) -> None:
+        self._measured_us: dict[tuple[PeerId, PeerId], int] = {}
+        self._own_us: dict[PeerId, int] = {}
+
+    def learn(self, offers: Iterable[CollectedOffer]) -> None:
+        for each in offers:
+            worker = each.contact.peer_id
+            if each.rtt_us is not None:
+                self._own_us[worker] = each.rtt_us
+            for other, rtt_us in each.trips_us:
+                self._measured_us[worker, other] = rtt_us
+
+    def keep(self, workers: Collection[PeerId]) -> None:
+        """Of these alone: as many as a gang keeps in mind."""
+        self._own_us = {worker: us for worker, us in self._own_us.items() if worker in workers}
+        self._measured_us = {
+            pair: us for pair, us in self._measured_us.items() if pair[0] in workers
+        }
+
+    def far_us(self, a: PeerId, b: PeerId) -> int:
+        known_us = self.known_us(a, b)
+        return FAR_US if known_us is None else known_us
+
+    def known_us(self, a: PeerId, b: PeerId) -> int | None:
+        """Where neither end knows, no farther than by way of this node; None where that is not
+        known either."""
+        known = [self._measured_us[x] for x in ((a, b), (b, a)) if x in self._measured_us]
+        if known:
+            return max(known)
+        if a in self._own_us and b in self._own_us:
+            return self._own_us[a] + self._own_us[b]
+        return None
 
 
 class Stage(StrEnum):

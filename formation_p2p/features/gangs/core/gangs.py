@@ -39,11 +39,10 @@ from formation_p2p.features.gangs.core.events import (
     ResizeGang,
     UsageMeasured,
 )
-from formation_p2p.features.gangs.core.gang import Gang, GangState
+from formation_p2p.features.gangs.core.gang import Gang, GangState, GangStatus, status_of_gang
 from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
 from formation_p2p.features.gangs.core.parameters import GangParameters
 from formation_p2p.features.gangs.core.spec import OnLoss
-from formation_p2p.features.gangs.core.status import GangStatus, status_of_gang
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.leases.core.held_lease import HeldLease

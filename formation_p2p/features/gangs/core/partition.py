@@ -17,8 +17,10 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput, Unplaceable
 from formation_p2p.core.units import format_bytes
 from formation_p2p.features.gangs.core.part import (
+    Hashed,
     Links,
     Loads,
+    Local,
     MemberCapacity,
     Part,
     Problem,
@@ -26,9 +28,9 @@ from formation_p2p.features.gangs.core.part import (
     Strategy,
     free_memory,
     in_order,
+    proportional,
 )
 from formation_p2p.features.gangs.core.pipeline import Pipeline, cut_bytes
-from formation_p2p.features.gangs.core.strategies import Hashed, Local, proportional
 from formation_p2p.machine.core.bounds import shown
 
 BUILT_IN: Final[Strategies] = {

@@ -19,9 +19,8 @@ from formation_p2p.features.gangs.core.events import JoinGang
 from formation_p2p.features.gangs.core.gang_id import is_gang_of
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.place import MemberPlace
-from formation_p2p.features.gangs.host.programs import Programs
+from formation_p2p.features.gangs.host.programs import Programs, splice
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
-from formation_p2p.features.gangs.host.splice import splice
 from formation_p2p.features.gangs.host.store_socket import StoreSocket
 from formation_p2p.features.gangs.host.tunnels import Serve
 from formation_p2p.leases.core.roster import Roster

@@ -13,11 +13,45 @@ from typing import Final
 import trio
 
 from formation_p2p.core.units import KIB
-from formation_p2p.features.gangs.host.turns import Turns
 from formation_p2p.leases.core.roster import Roster
 from formation_p2p.leases.core.tunnel import OWNER, Party, TunnelError, party
 from formation_p2p.net.transport.errors import IOException, StreamEOF
 from formation_p2p.net.tunnels import SMALL_BYTES, TunnelStream
+
+# Turns: what is bounded at several levels at once, such as of a pair, of a member, of a node.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """One of each of `levels` at a time, the narrowest first."""
+
+    levels: tuple[trio.Semaphore, ...]
+
+    async def acquire(self) -> None:
+        """Waits until each has one."""
+        taken: list[trio.Semaphore] = []
+        try:
+            for each in self.levels:
+                await each.acquire()
+                taken.append(each)
+        except BaseException:
+            for each in taken:
+                each.release()
+            raise
+
+    def lacking(self) -> int | None:
+        """The first level that has none now; None where each has one."""
+        return next((n for n, each in enumerate(self.levels) if not each.value), None)
+
+    def take(self) -> None:
+        """One of each; none is `lacking`."""
+        for each in self.levels:
+            each.acquire_nowait()
+
+    def release(self) -> None:
+        for each in self.levels:
+            each.release()
+
 
 # That a member opens to another, and as many that the other opens; further ones wait for their
 # turn. A program that has one for each of its threads has fewer.

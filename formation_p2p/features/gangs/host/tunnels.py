@@ -25,9 +25,9 @@ from formation_p2p.features.gangs.host.seat import (
     MAX_TUNNELS,
     Seat,
     Tunnel,
+    Turns,
     name_of,
 )
-from formation_p2p.features.gangs.host.turns import Turns
 from formation_p2p.leases.core.roster import Roster
 from formation_p2p.leases.core.tunnel import (
     MAX_MESSAGE_BYTES,

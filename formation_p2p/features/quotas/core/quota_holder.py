@@ -29,8 +29,8 @@ from formation_p2p.leases.core.messages import (
     ToHolder,
 )
 from formation_p2p.leases.core.session import Send
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.records.core.profile import SignedProfile
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 from formation_p2p.trust.core.grants import GrantTerms, Right, read_grant
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network_quota import network_accounts

@@ -15,9 +15,8 @@ from formation_p2p.machine.core.bounds import MAX_CPU_MILLI, MAX_GPUS
 from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
 from formation_p2p.records.core import codec
 from formation_p2p.records.core.envelope import seal
-from formation_p2p.records.core.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.records.core.resources import take_peer_id, take_row
-from formation_p2p.records.core.signed_fields import open_fields
+from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S, open_fields
 from formation_p2p.trust.core.quota import Used
 
 # A key, a signature and a handful of numbers.

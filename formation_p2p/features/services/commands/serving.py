@@ -12,7 +12,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.features.services.core.catalog import detected_on, worker_type_of
 from formation_p2p.features.services.core.spec import WorkerType
 from formation_p2p.machine.core.bounds import shown
-from formation_p2p.reach.core.reached import Way
+from formation_p2p.reach.core.own_addresses import Way
 
 if TYPE_CHECKING:
     from formation_p2p.api.node import Node

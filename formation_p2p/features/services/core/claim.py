@@ -27,9 +27,13 @@ from formation_p2p.records.core import addresses, codec, resources
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from formation_p2p.records.core.codec import MAX_INT, Malformed, take_int, take_list, take_text
 from formation_p2p.records.core.envelope import seal
-from formation_p2p.records.core.lifetime import check_life
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
-from formation_p2p.records.core.signed_fields import check_author, open_fields, take_addresses
+from formation_p2p.records.core.signed_fields import (
+    check_author,
+    check_life,
+    open_fields,
+    take_addresses,
+)
 
 # Eight addresses of a relay's length and a grant of an issued and bound kind take 2 KiB.
 MAX_CLAIM_BYTES: Final = 4096

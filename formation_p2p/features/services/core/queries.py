@@ -11,7 +11,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.operations import Asked, Searched
-from formation_p2p.features.services.core.catalog_reader import CatalogReader
+from formation_p2p.features.services.core.catalog import CatalogReader
 from formation_p2p.features.services.core.claim import Claim, ClaimState
 from formation_p2p.features.services.core.events import ReadServices, ServicesRead
 from formation_p2p.features.services.core.means import Means, has_own

@@ -14,10 +14,10 @@ from formation_p2p.dht.core.operations import Asked, Searched
 from formation_p2p.discovery.core.finder import Finder, Found
 from formation_p2p.features.services.core import events
 from formation_p2p.features.services.core.autoscaling import Autoscaling
-from formation_p2p.features.services.core.catalog_reader import CatalogReader
+from formation_p2p.features.services.core.catalog import CatalogReader
 from formation_p2p.features.services.core.claim import Claim, SignedClaim
 from formation_p2p.features.services.core.filler import Filler
-from formation_p2p.features.services.core.guards import Guards
+from formation_p2p.features.services.core.guards import Guards, Watcher
 from formation_p2p.features.services.core.holders import Holders
 from formation_p2p.features.services.core.holding import Holding
 from formation_p2p.features.services.core.keeping import Keeping, Surge
@@ -29,7 +29,6 @@ from formation_p2p.features.services.core.replica import Replica
 from formation_p2p.features.services.core.shelf import HISTORY_S, Catalog, Shelf, catalog_name
 from formation_p2p.features.services.core.signed_spec import SignedSpec
 from formation_p2p.features.services.core.spec import WorkerType, labels_of, of_type
-from formation_p2p.features.services.core.watcher import Watcher
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core.profile import SignedProfile
 

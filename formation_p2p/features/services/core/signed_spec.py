@@ -29,9 +29,8 @@ from formation_p2p.features.services.core.spec import (
 from formation_p2p.records.core import codec, resources
 from formation_p2p.records.core.codec import MAX_INT, Malformed, take_int, take_list, take_text
 from formation_p2p.records.core.envelope import seal
-from formation_p2p.records.core.lifetime import check_life
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
-from formation_p2p.records.core.signed_fields import check_author, open_fields
+from formation_p2p.records.core.signed_fields import check_author, check_life, open_fields
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.process import MAX_SECRETS
 from formation_p2p.workload.core.scope import Scope

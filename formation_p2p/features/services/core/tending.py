@@ -83,7 +83,7 @@ class AskSecret:
 @_PROTOCOL.message(6)
 @dataclass(frozen=True, slots=True)
 class SecretBox:
-    """Sealed for who asked (secrets/box.py). Nothing follows."""
+    """Sealed for who asked (secrets/store.py). Nothing follows."""
 
     box: Annotated[bytes, schema.octets(MAX_SECRET_BYTES + 64)] = field(repr=False)
 

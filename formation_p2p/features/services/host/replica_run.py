@@ -7,18 +7,21 @@ log of its service.
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 import trio
 
 from formation_p2p.core.errors import FormationError, LocalError, RemoteError
-from formation_p2p.core.units import MIB
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import KIB, MIB
 from formation_p2p.drivers.driver import (
     Driver,
     Execution,
@@ -32,6 +35,7 @@ from formation_p2p.features.services.core.spec import Check, CheckKind, ServiceS
 from formation_p2p.features.services.core.supervision import (
     Ask,
     End,
+    Floor,
     Launch,
     Order,
     Probe,
@@ -39,16 +43,109 @@ from formation_p2p.features.services.core.supervision import (
     Supervision,
     Told,
 )
-from formation_p2p.features.services.host.asking import why_not
 from formation_p2p.features.services.host.log_file import LogFile, log_of
-from formation_p2p.features.services.host.place import ReplicaPlace
-from formation_p2p.features.services.host.replica_means import Means
-from formation_p2p.features.services.host.uses import lead
+from formation_p2p.features.services.host.place import ReplicaPlace, lead
+from formation_p2p.features.services.host.router import Router
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.environment import Environment
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Usage
 from formation_p2p.workload.core.process import ContainerSpec, ProcessSpec
 from formation_p2p.workload.core.scope import Scope
+
+# Asking a replica whether it is well: over HTTP, or whether it takes a connection.
+
+# The first line of an answer, with some room; what follows is not looked at.
+_MAX_ANSWER_BYTES: Final = 4096
+REST_S: Final = 0.2
+MAX_REST_BYTES: Final = 64 * KIB
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)\b")
+
+Connect = Callable[[], Awaitable[socket.socket]]
+
+
+async def why_not(check: Check, service: str, connect: Connect) -> str:
+    """Empty where the check, which is no exec check, holds."""
+    timeout_s = check.timeout_ms / 1000
+    try:
+        async with AsyncExitStack() as held:
+            with trio.fail_after(timeout_s):
+                end = trio.socket.from_stdlib_socket(await connect())
+                stream = await held.enter_async_context(trio.SocketStream(end))
+                if not _is_http(check):
+                    return ""
+                why = await _status(stream, check, service)
+            await _heard_out(stream)
+            return why
+    except trio.TooSlowError:
+        return f"no answer within {timeout_s:g} s"
+    except (OSError, trio.BrokenResourceError) as problem:
+        return str(problem) or type(problem).__name__
+
+
+def _is_http(check: Check) -> bool:
+    return check.kind is CheckKind.HTTP
+
+
+async def _heard_out(stream: trio.SocketStream) -> None:
+    """The rest of an answer: a program whose asker hangs up amid it fills its log with that."""
+    size = 0
+    with trio.move_on_after(REST_S), suppress(trio.BrokenResourceError):
+        while size < MAX_REST_BYTES and (data := await stream.receive_some(_MAX_ANSWER_BYTES)):
+            size += len(data)
+
+
+async def _status(stream: trio.SocketStream, check: Check, service: str) -> str:
+    head = f"GET {check.path} HTTP/1.1\r\nHost: {service}\r\nUser-Agent: formation\r\n"
+    await stream.send_all(f"{head}Accept: */*\r\nConnection: close\r\n\r\n".encode())
+    answer = b""
+    while b"\n" not in answer and len(answer) < _MAX_ANSWER_BYTES:
+        data = await stream.receive_some(_MAX_ANSWER_BYTES)
+        if not data:
+            break
+        answer += data
+    status = _STATUS.match(answer)
+    if status is None:
+        return f"GET {check.path} is not answered in HTTP"
+    number = int(status[1])
+    return "" if 200 <= number < 400 else f"GET {check.path} is answered with {number}"
+
+
+# What the replicas of one machine share.
+
+
+class Files(Protocol):
+    """Content on this machine's disk, which others fetch from here."""
+
+    def shows(self, owner: PeerId, grant: bytes) -> None:
+        """Content is to come for a peer that has no lease here: as far as it may read it."""
+        ...
+
+    async def take(
+        self, blob: Blob, holder: str, owner: PeerId | None = None, *, durable: bool = False
+    ) -> None:
+        """Have it here until `holder` is released, also after a restart where it is `durable`.
+        Raises LocalError, RemoteError."""
+        ...
+
+    async def release(self, holder: str) -> None:
+        """Raises LocalError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the replicas of a machine share. `root` is the folder of its services, `scratch_root`
+    that of what runs for a while; `router` leads to the services that they use, and `files` keeps
+    their files here, for other workers too."""
+
+    drivers: Mapping[str, Driver | LeaseDriver]
+    scratch_root: Path
+    root: Path
+    floor: Floor
+    report: Callable[[ReplicaReported], None]
+    router: Router | None = None
+    files: Files | None = None
+
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from formation_p2p.features.services.core.events import (
     StopReplica,
 )
 from formation_p2p.features.services.core.supervision import Floor
-from formation_p2p.features.services.host.replica_means import Files, Means
-from formation_p2p.features.services.host.replica_run import ReplicaRun
+from formation_p2p.features.services.host.replica_run import Files, Means, ReplicaRun
 from formation_p2p.features.services.host.router import Router
 
 log = logging.getLogger(__name__)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.core.identity import PeerId, short_id
-from formation_p2p.features.services.core.balancer import Balancer
+from formation_p2p.features.services.core.balancer import Balancer, Freshness, Replica, Route
 from formation_p2p.features.services.core.messages import (
     ANY,
     MAX_MESSAGE_BYTES,
@@ -31,10 +31,8 @@ from formation_p2p.features.services.core.messages import (
     pack,
     parse,
 )
-from formation_p2p.features.services.core.routes import Freshness, Route
 from formation_p2p.features.services.core.spec import MAX_SERVICES
 from formation_p2p.features.services.core.turns import MAX_WAITING, Turns
-from formation_p2p.features.services.host.directory import Directory, Listing
 from formation_p2p.features.services.host.server import ANSWER_S, PROTOCOL, ServiceServer
 from formation_p2p.features.services.host.stream import HangUps, ServiceStream
 from formation_p2p.net.transport.byte_stream import ByteStream
@@ -44,6 +42,24 @@ from formation_p2p.net.tunnels import LocalStream, Openings
 
 if TYPE_CHECKING:
     from formation_p2p.reach.stack import Stack
+
+# Where a router learns which replicas a service has.
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the network says of one service."""
+
+    replicas: tuple[Replica, ...] = ()
+    contacts: Mapping[PeerId, Contact] = field(default_factory=dict)
+    is_known: bool = True
+    """False where the catalog was read and has no such service."""
+
+
+class Directory(Protocol):
+    async def read(self, service: str) -> Listing | None:
+        """None where nothing could be read, which says nothing of the service."""
+
 
 log = logging.getLogger(__name__)
 

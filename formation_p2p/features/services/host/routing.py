@@ -11,10 +11,9 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.features.services.core.balancer import Replica
 from formation_p2p.features.services.core.claim import ClaimState
 from formation_p2p.features.services.core.events import ServicesRead
-from formation_p2p.features.services.host.directory import Listing
 from formation_p2p.features.services.host.reads import ServiceReads
 from formation_p2p.features.services.host.replicas import Replicas
-from formation_p2p.features.services.host.router import Router
+from formation_p2p.features.services.host.router import Listing, Router
 from formation_p2p.features.services.host.server import PROTOCOL, ServiceServer
 from formation_p2p.features.services.host.tending import Tending
 from formation_p2p.net.logged import logged

@@ -44,8 +44,7 @@ from formation_p2p.net.limits import counted
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.tunnels import LocalStream, TunnelStream
-from formation_p2p.secrets.box import opened, seal
-from formation_p2p.secrets.store import Secrets
+from formation_p2p.secrets.store import Secrets, opened, seal
 from formation_p2p.trust.core.grants import Right
 from formation_p2p.workload.core.blob import Blob, Cid
 
