@@ -53,9 +53,9 @@ async def secrets_of(spec: ProcessSpec, secret: SecretOf | None) -> AsyncIterato
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep() -> None:
+def sweep(memory: Path = MEMORY) -> None:
     """Removes what nodes of this user have left that were killed."""
-    for path in MEMORY.glob(f"{_PREFIX}*"):
+    for path in memory.glob(f"{_PREFIX}*"):
         pid = path.name.removeprefix(_PREFIX).partition("-")[0]
         with suppress(FileNotFoundError):  # another node has removed it meanwhile
             if not Path(f"/proc/{pid}").exists() and path.stat().st_uid == os.getuid():

@@ -75,7 +75,6 @@ def test_the_oldest_secrets_of_tasks_give_way_and_none_of_services(tmp_path: Pat
 def test_what_killed_nodes_have_left_in_memory_goes_though_others_remove_it_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shown, "MEMORY", tmp_path)
     most = int(Path("/proc/sys/kernel/pid_max").read_text())  # no process has this number
     for name in ("removed", "left", "mine"):
         pid = os.getpid() if name == "mine" else most
@@ -89,5 +88,5 @@ def test_what_killed_nodes_have_left_in_memory_goes_though_others_remove_it_as_w
 
     monkeypatch.setattr(Path, "exists", removed_meanwhile)
 
-    shown.sweep()
+    shown.sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [f"formation-secrets-{os.getpid()}-mine"]

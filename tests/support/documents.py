@@ -14,6 +14,9 @@ DOCUMENTS: Final = (
     "README.md",
     "ARCHITECTURE.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+    *sorted(
+        str(path.relative_to(ROOT)) for path in ROOT.glob("formation_p2p/features/*/README.md")
+    ),
 )
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE: Final = re.compile(r"`((?:formation|python -m) [a-z][^`]*)`")

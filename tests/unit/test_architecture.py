@@ -46,6 +46,14 @@ def test_the_picture_shows_all_rooms_and_features_in_the_order_of_the_contracts(
     assert set(cores) == pure
 
 
+def test_each_feature_says_what_it_is() -> None:
+    for feature in (LIBRARY / "features").glob("*/__init__.py"):
+        lines = (feature.parent / "README.md").read_text().splitlines()
+        assert 0 < len(lines) <= 60
+        for name in re.findall(r"`([\w/]+\.py)`", "\n".join(lines)):
+            assert (feature.parent / name).is_file(), name
+
+
 def test_what_is_pure_imports_only_what_is_pure() -> None:
     for path in LIBRARY.rglob("core/**/*.py"):
         for module in IMPORTED.findall(path.read_text()):
@@ -59,7 +67,8 @@ def test_every_file_that_a_document_names_is_there(document: str) -> None:
     for name in NAMED.findall(text):
         if "NAME" in name:
             continue
-        assert (ROOT / name).exists() or (LIBRARY / name).exists(), name
+        folders = ROOT, LIBRARY, (ROOT / document).parent
+        assert any((folder / name).exists() for folder in folders), name
     for link, anchor in LINKED.findall(text):
         target = (ROOT / document).parent / link
         assert target.exists(), link
