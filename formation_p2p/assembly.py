@@ -16,6 +16,13 @@ from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEffect, 
 from formation_p2p.features.gangs.core.gangs import Gangs
 from formation_p2p.features.gangs.core.messages import GangMessage
 from formation_p2p.features.gangs.core.parameters import GangParameters
+from formation_p2p.features.services.core.events import (
+    EmitServiceEvent,
+    ServiceEffect,
+    ToServices,
+)
+from formation_p2p.features.services.core.parameters import ServiceParameters
+from formation_p2p.features.services.core.services import Services
 from formation_p2p.leases.core.messages import KernelMessage
 from formation_p2p.peer.core.effects import KernelEffect, KernelUserEffect
 from formation_p2p.peer.core.events import KernelEvent
@@ -26,10 +33,10 @@ from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.reputation import Reputation
 from formation_p2p.workload.core.comparers import Read, read_plain
 
-PeerEvent = KernelEvent | ToGangs
-PeerEffect = KernelEffect | GangEffect
+PeerEvent = KernelEvent | ToGangs | ToServices
+PeerEffect = KernelEffect | GangEffect | ServiceEffect
 # Of these, what is for the person who uses the node.
-UserEffect = KernelUserEffect | EmitGangEvent
+UserEffect = KernelUserEffect | EmitGangEvent | EmitServiceEvent
 PeerMessage = KernelMessage | GangMessage
 
 
@@ -38,6 +45,7 @@ class PeerParameters(KernelParameters):
     """With those of the features."""
 
     gang: GangParameters = field(default_factory=GangParameters)
+    services: ServiceParameters = field(default_factory=ServiceParameters)
 
 
 DEFAULT_PARAMETERS: Final = PeerParameters()
@@ -59,4 +67,5 @@ class Peer(Kernel[PeerEvent, PeerEffect]):
     ) -> None:
         super().__init__(identity, network, rng, reputation, parameters, name, membership, read)
         self.gangs = Gangs(self, parameters.gang)
-        self._assemble(self.gangs.part)
+        self.services = Services.of(self, parameters.services)
+        self._assemble(self.gangs.part, self.services.part)

@@ -18,15 +18,15 @@ from formation_p2p.assembly import Peer
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.features.quotas.core.quota_account import SavedAccount
 from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
-from formation_p2p.features.services.core.events import Had
+from formation_p2p.features.services.core.events import Had, Recalled
 from formation_p2p.features.services.core.signed_spec import SignedSpec, read_spec
 from formation_p2p.features.services.core.spec import MAX_SERVICES
 from formation_p2p.leases.core.messages import SliceRow
-from formation_p2p.peer.core.events import Recalled
+from formation_p2p.peer.core.events import AccountsRecalled
 from formation_p2p.state.sqlite import STORED_EVERY_S, Schema, WriteBehind, state_errors
 from formation_p2p.trust.core.quota import Used
 
-Feed = Callable[[Recalled], None]
+Feed = Callable[[Recalled | AccountsRecalled], None]
 
 # In a node's home.
 HELD: Final = "held.sqlite"
@@ -100,16 +100,18 @@ class HeldFile(WriteBehind):
         self.store()
         self._of, self._hash, self._had = (peer, feed), b"", None
         with state_errors(self.database.path):
-            recalled = self._read()
+            recalled, accounts = self._read()
         self._refused = recalled.specs
         feed(recalled)
+        if accounts.accounts:
+            feed(accounts)
 
     async def watch(self, peer: Peer, feed: Feed) -> None:
         """Until cancelled."""
         self.begin(peer, feed)
         await self.keep()
 
-    def _read(self) -> Recalled:
+    def _read(self) -> tuple[Recalled, AccountsRecalled]:
         db, network = self.database.connection, self._network_id
         specs = [
             read_spec(bytes(raw))
@@ -131,11 +133,12 @@ class HeldFile(WriteBehind):
         ):
             row = SliceRow(parse_peer_id(worker), _count(sequence), Used(_count(cpu), _count(gpu)))
             accounts.setdefault((account, month, invitation), []).append(row)
-        return Recalled(
+        of_services = Recalled(
             tuple(each.raw for each in specs),
             tuple(Had(str(name), _count(slot)) for name, slot in slots),
-            tuple(SavedAccount(*key, tuple(rows)) for key, rows in accounts.items()),
         )
+        kept = (SavedAccount(*key, tuple(rows)) for key, rows in accounts.items())
+        return of_services, AccountsRecalled(tuple(kept))
 
     def gather(self) -> None:
         if self._of is None:

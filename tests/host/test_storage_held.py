@@ -14,11 +14,11 @@ import trio
 from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.errors import StateError
 from formation_p2p.features.quotas.core.quota_account import SavedAccount
-from formation_p2p.features.services.core.events import Had
+from formation_p2p.features.services.core.events import Had, Recalled
 from formation_p2p.features.services.core.shelf import Catalog
 from formation_p2p.features.services.core.signed_spec import SignedSpec
 from formation_p2p.leases.core.messages import SliceRow
-from formation_p2p.peer.core.events import Recalled
+from formation_p2p.peer.core.events import AccountsRecalled
 from formation_p2p.state.held import AGAIN_ROUNDS, MAX_SPECS, HeldFile
 from formation_p2p.trust.core.quota import Used
 from tests.support.services_world import ECHO, granted, person, sealed
@@ -84,10 +84,14 @@ def stored(
     file.close()
 
 
-def recalled(path: Path, network: bytes = NETWORK) -> Recalled:
+def told(path: Path, network: bytes = NETWORK) -> list[PeerEvent]:
     file, shell = opened(path, network)
     file.close()
-    [event] = shell.fed
+    return shell.fed
+
+
+def recalled(path: Path, network: bytes = NETWORK) -> Recalled:
+    event = told(path, network)[0]
     assert isinstance(event, Recalled)
     return event
 
@@ -96,7 +100,7 @@ def test_what_was_known_is_recalled_the_older_version_first(path: Path) -> None:
     first, second, third = map(version, (1, 2, 3))
     other = version(7, name="other")
     stored(path, first, second, other, third, had=[Had("echo", 1)])
-    assert recalled(path) == Recalled((second.raw, third.raw, other.raw), (Had("echo", 1),), ())
+    assert recalled(path) == Recalled((second.raw, third.raw, other.raw), (Had("echo", 1),))
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -109,7 +113,10 @@ def test_an_older_copy_takes_nothing_back(path: Path) -> None:
     shell.accounts, old_shell.accounts = [account(9, 2)], [account(5, 1)]
     file.close()
     old.close()
-    assert recalled(path) == Recalled((first.raw, second.raw), (), (account(9, 2),))
+    assert told(path) == [
+        Recalled((first.raw, second.raw)),
+        AccountsRecalled((account(9, 2),)),
+    ]
 
 
 def test_of_two_with_one_version_the_smaller_digest_stays(path: Path) -> None:
@@ -138,9 +145,11 @@ def test_a_slot_that_is_left_is_forgotten_and_months_that_are_over(path: Path) -
     assert file.store()
     shell.had = ()
     file.close()
-    kept = recalled(path)
+    kept, accounts = told(path)
+    assert isinstance(kept, Recalled)
+    assert isinstance(accounts, AccountsRecalled)
     assert kept.had == ()
-    assert [each.month for each in kept.accounts] == ["2026-10", "2026-11"]
+    assert [each.month for each in accounts.accounts] == ["2026-10", "2026-11"]
 
 
 def test_of_too_many_those_that_end_first_go(path: Path) -> None:

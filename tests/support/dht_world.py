@@ -129,7 +129,9 @@ class Alone:
         shelf: Shelf | None = None,
     ) -> None:
         self.own = contact("alice")
-        self.records = RecordStore(admit_all, names_in_network, suits, shelf=shelf)
+        self.records = RecordStore(
+            admit_all, names_in_network, suits, shelves=[shelf] if shelf else []
+        )
         self.dht = Kademlia(self.own.peer_id, self.records, random.Random(1), parameters=parameters)
         for known in knows:
             self.dht.table.saw(known, NOW.mono_s)

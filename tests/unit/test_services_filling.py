@@ -13,6 +13,7 @@ from formation_p2p.core.keyspace import Key, distance, key_of
 from formation_p2p.features.services.core.claim import ClaimState, SignedClaim
 from formation_p2p.features.services.core.events import (
     DrainReplica,
+    Recalled,
     ServeServices,
     ServiceStep,
     StopServing,
@@ -21,7 +22,6 @@ from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.features.services.core.services import Services
 from formation_p2p.features.services.core.sight import Sight
 from formation_p2p.features.services.core.spec import Pinned, Replicas
-from formation_p2p.peer.core.events import Recalled
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.services_world import (

@@ -214,7 +214,7 @@ def test_a_reply_is_cut_to_a_frame() -> None:
 
 def test_the_store_hands_services_to_the_shelf() -> None:
     kept = shelf()
-    store = RecordStore(dht_world.admit_all, lambda profile: {}, suits, shelf=kept)
+    store = RecordStore(dht_world.admit_all, lambda profile: {}, suits, shelves=[kept])
     signed, sender = sealed(ALICE), Contact(BOB.peer_id)
     assert store.keep(sender, PutValue(CATALOG, signed.raw), NOW)
     assert store.value(spec_name(signed.digest), NOW) == signed.raw

@@ -53,7 +53,7 @@ def test_a_pinned_service_runs_on_while_no_holder_answers() -> None:
 
 def test_an_answer_that_comes_after_the_spec_has_expired_has_nothing_filled() -> None:
     played = Played(contact("bob"))
-    services, signed = Services(played.means), sealed(person("alice"))
+    services, signed = Services(played.means, lambda labels, now: None), sealed(person("alice"))
     served, due, expired = NOW, after(60), after(10**6)
     services.handle(ServeServices(CPU), served)
     played.means.shelf.catalog.take(signed)

@@ -37,7 +37,11 @@ for those that do not parse."""
 
 
 class Shelf(Protocol):
-    """Records of other kinds, under names of their own."""
+    """Records of other kinds, under names of their own. `untimely` came, and are not of this
+    time."""
+
+    @property
+    def untimely(self) -> int: ...
 
     def holds(self, name: bytes) -> bool: ...
 
@@ -84,10 +88,9 @@ class RecordStore:
         suits: Suits,
         parameters: DhtParameters = DhtParameters(),
         met: Callable[[Profile], None] = lambda profile: None,
-        shelf: Shelf | None = None,
-        charter: Shelf | None = None,
+        shelves: Iterable[Shelf] = (),
     ) -> None:
-        self._shelves = tuple(each for each in (shelf, charter) if each is not None)
+        self._shelves = list(shelves)
         self._parameters = parameters
         self._admit = admit
         self._met = met
@@ -97,8 +100,17 @@ class RecordStore:
         self._entries: dict[PeerId, _Entry] = {}  # the longest without a record first
         # Without withdrawn ones. A dict for its order, which is the same in every run.
         self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
-        self.untimely = 0  # profiles that came, and are not of this time
+        self._untimely = 0  # profiles
         self._checked: dict[bytes, CheckedProfile] = {}  # by the profiles' bytes, the oldest first
+
+    @property
+    def untimely(self) -> int:
+        """Records that came, and are not of this time."""
+        return self._untimely + sum(each.untimely for each in self._shelves)
+
+    def shelve(self, shelf: Shelf) -> None:
+        """Keep the records of this one, too."""
+        self._shelves.append(shelf)
 
     def check(self, raw: bytes, names: Iterable[bytes], now: Moment) -> CheckedProfile:
         """Open a profile that anyone sent for these names. Raises BadRecord (its subclass says
@@ -110,7 +122,7 @@ class RecordStore:
         try:
             signed = open_profile(raw, now.unix_s)
         except ExpiredRecord:
-            self.untimely += 1
+            self._untimely += 1
             raise
         denied = self._admit(signed.profile, now)
         if denied is not None:

@@ -15,9 +15,9 @@ from typing import Final
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core.kademlia import Kademlia
-from formation_p2p.features.services.core.spec import WorkerType, labels_of
 from formation_p2p.placement.core.round_trips import MAX_RTT_US, RoundTrips
 from formation_p2p.records.core.profile import (
+    AT_THE_EDGE,
     MAX_RATE_MBIT_S,
     NO_LINK,
     Link,
@@ -33,7 +33,6 @@ RETRY_S: Final = 60.0
 # More or less by a fifth, so that workers that began together do not ask at once.
 JITTER: Final = 0.4
 
-_EDGE: Final = frozenset(labels_of({WorkerType.EDGE}))
 _BITS: Final = 8
 
 
@@ -59,7 +58,7 @@ class EdgeLink:
 
     def serves(self, labels: Collection[tuple[str, str]], now: Moment) -> None:
         """The worker is found by these labels from now on."""
-        is_edge = frozenset(labels) >= _EDGE
+        is_edge = AT_THE_EDGE in labels
         if is_edge and not self._is_edge:
             self._due_s = now.mono_s + self._about(FIRST_WAIT_S)
         elif not is_edge:

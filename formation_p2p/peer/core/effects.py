@@ -14,11 +14,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core.rpc import DhtEffect
 from formation_p2p.discovery.core.trace import Trace
 from formation_p2p.drivers.core.effects import ExecutionEffect
-from formation_p2p.features.services.core.events import (
-    EmitServiceEvent,
-    ReplicaEffect,
-    ServiceAnswer,
-)
 from formation_p2p.jobs.core.fetch import DropCheckpoints, SchedulerEffect
 from formation_p2p.jobs.core.job_events import (
     EmitJobEvent,
@@ -80,7 +75,7 @@ class MemberMet(Effect):
 WorkerEffect = (
     LessorEffect | ExecutionEffect | AdmissionEffect | ShareUsed | HoursReceived | MeasureRate
 )
-KernelUserEffect = EmitJobEvent | Explained | RejectRequest | EmitServiceEvent
+KernelUserEffect = EmitJobEvent | Explained | RejectRequest
 KernelEffect = (
     DhtEffect
     | SchedulerEffect
@@ -89,8 +84,6 @@ KernelEffect = (
     | RenewalEffect
     | CharterEffect
     | KernelUserEffect
-    | ReplicaEffect
-    | ServiceAnswer
     | MemberMet
     | Vacated
     | Left

@@ -11,14 +11,13 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.dht.core.rpc import DhtEvent
 from formation_p2p.drivers.core.effects import ExecutionEvent
 from formation_p2p.features.quotas.core.quota_account import SavedAccount
-from formation_p2p.features.services.core.events import Had, ServiceRequestEvent
-from formation_p2p.features.services.core.spec import SERVES
 from formation_p2p.jobs.core.fetch import CheckpointEvent, FetchEvent, OutputsCopied
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.saved import SavedJob, SavedLease
 from formation_p2p.leases.core.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.machine.core.capability import Capability
 from formation_p2p.placement.core.task_options import SchedulingKey
+from formation_p2p.records.core.profile import SERVES
 from formation_p2p.trust.core.hours import Org
 from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.quota import Used
@@ -38,13 +37,10 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """What this node's disk has of an earlier run: of services the specs that it knew, as they were
-    signed, and the slots that it had; of quotas the accounts that it kept."""
+class AccountsRecalled:
+    """Of quotas the accounts that this node kept in an earlier run, as its disk has them."""
 
-    specs: tuple[bytes, ...]
-    had: tuple[Had, ...] = ()
-    accounts: tuple[SavedAccount, ...] = ()
+    accounts: tuple[SavedAccount, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ class Serve:
     hours_received: tuple[tuple[Org, int, int], ...] = ()
 
     def serving(self, labels: tuple[tuple[str, str], ...]) -> Serve:
-        """With these labels of what services it runs, and no others of that kind."""
+        """With these labels of what it serves as, and no others of that kind."""
         own = (each for each in self.labels if not each[0].startswith(SERVES))
         return replace(self, labels=(*own, *labels))
 
@@ -234,7 +230,7 @@ class Tick:
 WorkerReport = ExecutionEvent | Fenced
 KernelEvent = (
     Joined
-    | Recalled
+    | AccountsRecalled
     | AddressesChanged
     | FoundNearby
     | Serve
@@ -264,7 +260,6 @@ KernelEvent = (
     | OutputsCopied
     | CheckpointEvent
     | WorkerReport
-    | ServiceRequestEvent
 )
 
 

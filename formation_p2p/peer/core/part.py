@@ -21,6 +21,7 @@ from formation_p2p.leases.core.session import Undelivered
 from formation_p2p.records.core.profile import SignedProfile
 
 T = TypeVar("T")
+Labels = tuple[tuple[str, str], ...]
 # An operation of the DHT that has ended.
 Completed = Searched[SignedProfile] | Published | Asked
 # None for none; of what is offered, None where it belongs to another part.
@@ -37,8 +38,8 @@ class Part:
     more. Operations of the DHT that have `ended`, searches for workers that have `found`, and what
     was `negotiated` about leases are offered. All parts are told that the node has `joined` its
     network or `moved` to other addresses, that a message was `undelivered`, and that a peer has
-    `disconnected`. `check` raises InvalidInput for a job that cannot be. `validate` raises
-    InvariantBroken.
+    `disconnected`. `check` raises InvalidInput for a job that cannot be. `labels` are those of what
+    this node's worker serves as. `validate` raises InvariantBroken.
     """
 
     reads: Mapping[type, Read] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class Part:
     disconnected: Callable[[PeerId, Moment], Effects] | None = None
     check: Callable[[Job], None] | None = None
     leave: Callable[[Moment], Effects] | None = None
+    labels: Callable[[], Labels] | None = None
     validate: Callable[[], None] | None = None
 
 
@@ -97,6 +99,7 @@ class Table:
         self.disconnected = _column(each.disconnected for each in parts)
         self.checks = _column(each.check for each in parts)
         self.leaves = _column(each.leave for each in parts)
+        self.labels = _column(each.labels for each in parts)
         self.validates = _column(each.validate for each in parts)
 
 

@@ -18,15 +18,12 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.dht.core import rpc
 from formation_p2p.dht.core.kademlia import Kademlia
-from formation_p2p.dht.core.operations import Published, Searched
+from formation_p2p.dht.core.operations import Searched
 from formation_p2p.dht.core.store import RecordStore
 from formation_p2p.discovery.core.finder import Finder, Found, suits
 from formation_p2p.discovery.core.shard_membership import names_of
 from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
 from formation_p2p.features.quotas.core.vouching import Vouching
-from formation_p2p.features.services.core.events import ServiceRequestEvent
-from formation_p2p.features.services.core.services import Services
-from formation_p2p.features.services.core.shelf import Shelf
 from formation_p2p.jobs.core.fetch import CheckpointEvent, FetchEvent, OutputsCopied
 from formation_p2p.jobs.core.quorum_elections import Jury
 from formation_p2p.jobs.core.scheduler import Scheduler
@@ -44,6 +41,7 @@ from formation_p2p.peer.core.parameters import KernelParameters
 from formation_p2p.peer.core.part import (
     Completed,
     Effects,
+    Labels,
     Part,
     Table,
     claims,
@@ -109,9 +107,6 @@ class Kernel(Generic[E, F]):
         self.membership = membership or Membership(network.root_public_key)
         self.grant = OwnGrant(network)
         self.lifecycle = Lifecycle(network, self.grant, self._employ)
-        shelf = Shelf(
-            network.network_id, self.membership.denies_claim, self.membership.denies_publish
-        )
         charters = CharterShelf(self.membership)
         store = RecordStore(
             self.membership.denies_work,
@@ -119,12 +114,10 @@ class Kernel(Generic[E, F]):
             suits,
             parameters.dht,
             self._met_worker,
-            shelf,
-            charters,
+            [charters],
         )
         self._parameters = parameters
-        self._records = store, shelf
-        self._store = store
+        self.records = store
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
         self.dht.charter = lambda: self.membership.version
         self.charters = CharterNews(
@@ -147,17 +140,6 @@ class Kernel(Generic[E, F]):
         self._reciprocity.met(identity.peer_id, self._place_of(network.grant))
         self.finder = Finder(
             self.dht, network.network_id, self.context.labels, parameters.discovery
-        )
-        self.services = Services.of(
-            identity,
-            self.dht,
-            self.finder,
-            shelf,
-            rng,
-            parameters.services,
-            lambda: self.lifecycle.own or Contact(identity.peer_id),
-            lambda: self.network.grant,
-            lambda: self.worker if self.grant.may_work else None,
         )
         self._wants = Wants(
             identity.peer_id,
@@ -258,24 +240,10 @@ class Kernel(Generic[E, F]):
         )
 
     def _after_features(self) -> tuple[Part, ...]:
-        services, scheduler, quotas = self.services, self.scheduler, self.quotas
+        scheduler, quotas = self.scheduler, self.quotas
         renewal, wants, lifecycle = self.renewal, self._wants, self.lifecycle
         at_work = lifecycle.at_work
         return (
-            Part(  # services
-                handles=on(self._asked_of_services, *types_of(ServiceRequestEvent)),
-                tick=services.tick,
-                next_timeout=services.next_timeout,
-                settle=self._of_services,
-                ended=lambda each, now: (
-                    None if isinstance(each, Published) or not services.ended(each, now) else ()
-                ),
-                found=claims(services.found),
-                joined=services.begin,
-                moved=services.moved,
-                leave=services.stop,
-                validate=services.validate,
-            ),
             Part(  # the charter
                 handles=on(
                     lambda each, now: self.charters.offered(each.raw, now), events.OfferCharter
@@ -305,6 +273,9 @@ class Kernel(Generic[E, F]):
             ),
             Part(  # quotas that this peer keeps
                 reads=reads(quotas.received, *types_of(messages.ToHolder)),
+                handles=on(
+                    lambda each, now: quotas.recalled(each.accounts, now), events.AccountsRecalled
+                ),
                 tick=quotas.tick,
                 next_timeout=quotas.next_timeout,
                 undelivered=lambda each, now: quotas.undelivered(each.to, now),
@@ -322,7 +293,6 @@ class Kernel(Generic[E, F]):
             ),
             Part(  # this node's place in its network
                 handles=on(self._joined, events.Joined)
-                | on(self._recalled, events.Recalled)
                 | on(self._moved, events.AddressesChanged)
                 | on(lifecycle.serves, events.Serve)
                 | on(lifecycle.vacate, events.Vacate)
@@ -443,7 +413,7 @@ class Kernel(Generic[E, F]):
     @property
     def untimely(self) -> int:
         """How many records came that are not of this time, by this machine's clock."""
-        return sum(each.untimely for each in self._records)
+        return self.records.untimely
 
     def status(self, now: Moment) -> Status:
         """What it is doing, for `formation top` and metrics. Changes nothing."""
@@ -570,10 +540,6 @@ class Kernel(Generic[E, F]):
             self.charters.begin(now)
         return self.lifecycle.joined(again, now)
 
-    def _recalled(self, event: events.Recalled, now: Moment) -> None:
-        self.services.recalled(event.specs, event.had, now)
-        self.quotas.recalled(event.accounts, now)
-
     def _moved(self, event: events.AddressesChanged, now: Moment) -> None:
         if self.lifecycle.own is None:
             return  # `Joined` tells where we are by then
@@ -629,7 +595,7 @@ class Kernel(Generic[E, F]):
         """What came of charters. Where there is a new one, who is banned is here no more."""
         news = self.charters.take()
         if any(isinstance(each, CharterAdopted) for each in news):
-            self._store.judge_again(now)
+            self.records.judge_again(now)
             self.renewal.judged(now)
             self._judge_until_s = now.mono_s + JUDGE_S
         if now.mono_s < self._judge_until_s:  # offers that are being taken up, too
@@ -638,8 +604,13 @@ class Kernel(Generic[E, F]):
 
     # -- work for others --------------------------------------------------------------------------
 
+    @property
+    def labels(self) -> Labels:
+        """Of what this node's worker serves as."""
+        return tuple(label for of in self.table.labels for label in of())
+
     def _employ(self, serve: events.Serve, own: Contact) -> Worker:
-        labels = self.services.labels
+        labels = self.labels
         return Worker(
             self.identity,
             own,
@@ -654,14 +625,3 @@ class Kernel(Generic[E, F]):
             self.rng,
             self._parameters,
         )
-
-    # -- services ---------------------------------------------------------------------------------
-
-    def _asked_of_services(self, event: ServiceRequestEvent, now: Moment) -> None:
-        self.services.handle(event, now)
-        if self.worker is not None:
-            self.worker.serving(self.services.labels, now)
-
-    def _of_services(self, now: Moment) -> Effects:
-        self.services.settle(now)
-        return self.services.take()

@@ -87,6 +87,10 @@ class Link:
 
 
 NO_LINK: Final = Link()
+# How the labels begin by which workers say which types of programs they serve as, and the label of
+# those at the edge, whose profiles have a link.
+SERVES: Final = "serves-"
+AT_THE_EDGE: Final = (f"{SERVES}edge", "yes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

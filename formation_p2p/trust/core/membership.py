@@ -219,6 +219,7 @@ class CharterShelf:
         self.name = charter_name(membership.network_id)
         self.adopted: SignedCharter | None = None
         self.refused = ""
+        self.untimely = 0  # a charter holds until the next one
         self._membership = membership
 
     def holds(self, name: bytes) -> bool:

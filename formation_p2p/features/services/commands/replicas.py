@@ -209,7 +209,7 @@ class _Logs:
     async def _servers(self) -> dict[str, Contact | None]:
         """Who may have given it up: workers that run services, or else this machine."""
         from formation_p2p.core.effects import Contact
-        from formation_p2p.features.services.core.spec import SERVES
+        from formation_p2p.records.core.profile import SERVES
 
         self._may_lack = True
         workers = await self._node.workers()

@@ -209,6 +209,16 @@ class EmitServiceEvent(Effect):
     event: ServiceEvent
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What this node's disk has of an earlier run: the specs that it knew, as they were signed, and
+    the slots that it had."""
+
+    specs: tuple[bytes, ...]
+    had: tuple[Had, ...] = ()
+
+
+ToServices = ServiceRequestEvent | Recalled
 ReplicaEffect = StartReplica | StopReplica
 ServiceAnswer = ServicesRead | SpecPublished
 ServiceEffect = ReplicaEffect | ServiceAnswer | EmitServiceEvent

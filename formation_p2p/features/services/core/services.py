@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import Identity, key_of_peer
-from formation_p2p.dht.core.kademlia import Kademlia
-from formation_p2p.dht.core.operations import Asked, Searched
-from formation_p2p.discovery.core.finder import Finder, Found
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.dht.core.operations import Asked, Published
+from formation_p2p.discovery.core.finder import Found
 from formation_p2p.features.services.core import events
 from formation_p2p.features.services.core.autoscaling import Autoscaling
 from formation_p2p.features.services.core.catalog import CatalogReader
@@ -21,7 +19,7 @@ from formation_p2p.features.services.core.guards import Guards, Watcher
 from formation_p2p.features.services.core.holders import Holders
 from formation_p2p.features.services.core.holding import Holding
 from formation_p2p.features.services.core.keeping import Keeping, Surge
-from formation_p2p.features.services.core.means import Inquiries, Machine, Means, density
+from formation_p2p.features.services.core.means import Inquiries, Means, density
 from formation_p2p.features.services.core.members import Members
 from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.features.services.core.queries import Queries
@@ -30,7 +28,9 @@ from formation_p2p.features.services.core.shelf import HISTORY_S, Catalog, Shelf
 from formation_p2p.features.services.core.signed_spec import SignedSpec
 from formation_p2p.features.services.core.spec import WorkerType, labels_of, of_type
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.records.core.profile import SignedProfile
+from formation_p2p.peer.core.part import Completed, Labels, Part, claims, on, types_of
+from formation_p2p.peer.core.peer import Kernel
+from formation_p2p.peer.core.worker import Worker
 
 # The nearest workers by which it is estimated how many there are: within a quarter.
 COUNTED: Final = 16
@@ -39,8 +39,10 @@ COUNTED: Final = 16
 class Services:
     """Call `settle` and `take` after each of the others, and when the DHT has kept something."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: Means, tell: Callable[[Labels, Moment], object]) -> None:
+        """`tell` is told by which labels this worker is to be found."""
         self._means = means
+        self._tell = tell
         means.shelf.kept = self._noticed
         self._catalog = CatalogReader(means)
         self._queries = Queries(means, self._catalog)
@@ -60,32 +62,42 @@ class Services:
         self._known = (b"", False)
 
     @classmethod
-    def of(
-        cls,
-        identity: Identity,
-        dht: Kademlia[SignedProfile],
-        finder: Finder,
-        shelf: Shelf,
-        rng: random.Random,
-        parameters: ServiceParameters,
-        own: Callable[[], Contact],
-        grant: Callable[[], bytes],
-        machine: Callable[[], Machine | None],
-    ) -> Services:
-        """`own` is where this node is reached, `grant` what it shows, `machine` its worker's."""
+    def of(cls, kernel: Kernel[Any, Any], parameters: ServiceParameters) -> Services:
+        """As a part of that peer."""
+        identity, dht, admits = kernel.identity, kernel.dht, kernel.membership
+        shelf = Shelf(kernel.network.network_id, admits.denies_claim, admits.denies_publish)
+        kernel.records.shelve(shelf)
         return cls(
             Means(
                 identity=identity,
                 dht=dht,
-                inquiries=Inquiries(dht, finder),
+                inquiries=Inquiries(dht, kernel.finder),
                 holders=Holders(identity.peer_id, dht, parameters),
                 shelf=shelf,
-                rng=rng,
+                rng=kernel.rng,
                 parameters=parameters,
-                own=own,
-                grant=grant,
-                machine=machine,
-            )
+                own=lambda: kernel.own,
+                grant=lambda: kernel.network.grant,
+                machine=lambda: kernel.worker if kernel.grant.may_work else None,
+            ),
+            kernel.lifecycle.at_work(Worker.serving),
+        )
+
+    @property
+    def part(self) -> Part:
+        return Part(
+            handles=on(self.handle, *types_of(events.ServiceRequestEvent))
+            | on(self.recalled, events.Recalled),
+            tick=self.tick,
+            next_timeout=self.next_timeout,
+            settle=self.settle,
+            ended=claims(self.ended),
+            found=claims(self.found),
+            joined=self.begin,
+            moved=self.moved,
+            leave=self.stop,
+            labels=lambda: self.labels,
+            validate=self.validate,
         )
 
     @property
@@ -93,8 +105,8 @@ class Services:
         """By which this worker is found as one that runs services."""
         return () if self._serve is None else labels_of(self._serve.types)
 
-    def settle(self, now: Moment) -> None:
-        """Take note of what others have written here."""
+    def settle(self, now: Moment) -> list[events.ServiceEffect]:
+        """Take note of what others have written here. What is to be done."""
         if self._kept:
             self._notice(now)
         known = self._means.shelf.catalog.hash, self._means.machine() is not None
@@ -103,16 +115,13 @@ class Services:
         ):  # the catalog may have come from the disk, before there is a worker
             self._known = known
             self._learnt(now)
-
-    def take(self) -> list[events.ServiceEffect]:
         effects, self._means.effects = self._means.effects, []
         return effects
 
-    def recalled(self, specs: Iterable[bytes], had: Iterable[events.Had], now: Moment) -> None:
-        """An earlier run of this node knew these specs, and had these slots."""
-        for raw in specs:
+    def recalled(self, event: events.Recalled, now: Moment) -> None:
+        for raw in event.specs:
             self._means.shelf.keep(catalog_name(self._means.network_id), raw, now)
-        self._means.had.update({each.service: each.slot for each in had})
+        self._means.had.update({each.service: each.slot for each in event.had})
 
     @property
     def catalog(self) -> Catalog:
@@ -152,6 +161,7 @@ class Services:
                 self._queries.read(event, now)
             case _:
                 assert_never(event)
+        self._tell(self.labels, now)
 
     def stop(self, now: Moment) -> None:
         """Run services no more."""
@@ -176,9 +186,9 @@ class Services:
         """This node is reached elsewhere."""
         self.holding.moved(now)
 
-    def ended(self, ended: Searched[SignedProfile] | Asked, now: Moment) -> bool:
+    def ended(self, ended: Completed, now: Moment) -> bool:
         """Whether it was asked for here."""
-        return self._means.inquiries.ended(ended, now)
+        return not isinstance(ended, Published) and self._means.inquiries.ended(ended, now)
 
     def found(self, found: Found, now: Moment) -> bool:
         return self._means.inquiries.found(found, now)

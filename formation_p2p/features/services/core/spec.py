@@ -17,6 +17,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.machine.core.bounds import check_amount, shown
 from formation_p2p.machine.core.requirements import Requirements
+from formation_p2p.records.core.profile import SERVES
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.environment import requirement_lines
 from formation_p2p.workload.core.process import MAX_SECRETS, ContainerSpec, ProcessSpec
@@ -309,8 +310,6 @@ def _check_texts(field: str, texts: Iterable[object], most: int) -> None:
             raise InvalidInput(field, f"{shown(text)} {problem}")
 
 
-# How the labels begin by which workers say which types they serve as.
-SERVES: Final = "serves-"
 _YES: Final = "yes"
 
 
