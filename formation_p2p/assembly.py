@@ -16,6 +16,9 @@ from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEffect, 
 from formation_p2p.features.gangs.core.gangs import Gangs
 from formation_p2p.features.gangs.core.messages import GangMessage
 from formation_p2p.features.gangs.core.parameters import GangParameters
+from formation_p2p.features.quotas.core.messages import QuotaMessage
+from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
+from formation_p2p.features.quotas.core.quotas import AccountsRecalled, Quotas
 from formation_p2p.features.services.core.events import (
     EmitServiceEvent,
     ServiceEffect,
@@ -33,11 +36,11 @@ from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.reputation import Reputation
 from formation_p2p.workload.core.comparers import Read, read_plain
 
-PeerEvent = KernelEvent | ToGangs | ToServices
+PeerEvent = KernelEvent | ToGangs | ToServices | AccountsRecalled
 PeerEffect = KernelEffect | GangEffect | ServiceEffect
 # Of these, what is for the person who uses the node.
 UserEffect = KernelUserEffect | EmitGangEvent | EmitServiceEvent
-PeerMessage = KernelMessage | GangMessage
+PeerMessage = KernelMessage | GangMessage | QuotaMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class PeerParameters(KernelParameters):
     """With those of the features."""
 
     gang: GangParameters = field(default_factory=GangParameters)
+    escrow: EscrowParameters = field(default_factory=EscrowParameters)
     services: ServiceParameters = field(default_factory=ServiceParameters)
 
 
@@ -68,4 +72,5 @@ class Peer(Kernel[PeerEvent, PeerEffect]):
         super().__init__(identity, network, rng, reputation, parameters, name, membership, read)
         self.gangs = Gangs(self, parameters.gang)
         self.services = Services.of(self, parameters.services)
-        self._assemble(self.gangs.part, self.services.part)
+        self.quotas = Quotas(self, parameters.escrow)
+        self._assemble(self.gangs.part, self.services.part, self.quotas.part)

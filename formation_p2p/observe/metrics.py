@@ -269,10 +269,12 @@ def _seen(shell: Shell) -> Iterator[Metric]:
             "lost": status.offers.lost,
         }
         yield _counters("want_offers", "Offers of this worker for wants, by outcome.", offers)
-        yield _counters("quota_slices", "Slices of quotas asked for.", dict(status.slices))
     yield _counter(
         "untimely_records", "Records dropped since they are not of this time.", shell.peer.untimely
     )
+    for told in shell.peer.told():
+        for (name, help_text), counts in told.counts.items():
+            yield _counters(name, help_text, counts)
     copies = dict(status.copies)
     yield _counters("quorum_copies", "Copies of this node's tasks with a quorum.", copies)
     for name, help_text, value in gauges:

@@ -153,8 +153,9 @@ class Status:
     async def _status(self, shell: Shell) -> dict[str, Any]:
         seen = shell.peer.status(moment())
         rows = {"jobs": seen.jobs, "held": seen.held, "granted": seen.granted}
-        rows |= {"shares": seen.shares, "waiting": seen.waiting, "quotas": seen.quotas}
+        rows |= {"shares": seen.shares, "waiting": seen.waiting}
         shown: dict[str, Any] = {name: each[:MAX_ROWS] for name, each in rows.items()}
+        added = {name: each for told in shell.peer.told() for name, each in told.rows.items()}
         return {
             "peer_id": self._peer_id,
             "name": name_of(self._peer_id),
@@ -173,8 +174,9 @@ class Status:
                 status_json.connection_in_json(each)
                 for each in itertools.islice(shell.connections(), MAX_ROWS)
             ],
-            "totals": {name: len(each) for name, each in rows.items()},
+            "totals": {name: len(each) for name, each in (rows | added).items()},
             **status_json.status_in_json(replace(seen, **shown)),
+            **{name: each[:MAX_ROWS] for name, each in added.items()},
             **gangs_in_json(shell, with_links=False),
         }
 

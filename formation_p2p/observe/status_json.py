@@ -12,7 +12,6 @@ from formation_p2p.machine.names import learn_name, name_of
 from formation_p2p.trust.core.shares import CIRCLES
 
 if TYPE_CHECKING:
-    from formation_p2p.features.quotas.core.quota_status import AccountStatus
     from formation_p2p.net.connection import Connection
     from formation_p2p.peer.core.status import GrantedStatus, HeldStatus, Status
     from formation_p2p.peer.core.story import StoryEntry
@@ -50,7 +49,6 @@ def status_in_json(status: Status) -> Json:
         "granted": [_lease_in_json(lease) for lease in status.granted],
         "shares": [_share_in_json(each) for each in status.shares],
         "waiting": [with_names(asdict(each)) for each in status.waiting],
-        "quotas": [_quota_in_json(each) for each in status.quotas],
         "free": None if status.free is None else asdict(status.free),
         "grant_expires_unix_s": status.grant_expires_unix_s,
     }
@@ -156,22 +154,6 @@ def _share_in_json(share: ShareStatus) -> Json:
     owner = {"owner": of.pop("owner")} if "owner" in of else {}
     numbers = {key: value for key, value in asdict(share).items() if key != "account"}
     return with_names({**of, **owner, **numbers})
-
-
-def _quota_in_json(account: AccountStatus) -> Json:
-    """How much of it is handed out in the network, and to this worker."""
-    quota, total, allowed = account.quota, account.total, account.allowed
-    return {
-        "account": account.account,
-        "month": account.month,
-        "verdict": account.verdict.value,
-        "cpu_milli_hours": quota.cpu_milli_hours,
-        "gpu_milli_hours": quota.gpu_milli_hours,
-        "total_cpu_milli_s": total.cpu_milli_s,
-        "total_gpu_milli_s": total.gpu_milli_s,
-        "allowed_cpu_milli_s": allowed.cpu_milli_s,
-        "allowed_gpu_milli_s": allowed.gpu_milli_s,
-    }
 
 
 def connection_in_json(connection: Connection) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from typing import Final
 
 from formation_p2p.assembly import Peer
 from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.features.quotas.core.messages import SliceRow
 from formation_p2p.features.quotas.core.quota_account import SavedAccount
 from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
+from formation_p2p.features.quotas.core.quotas import AccountsRecalled
 from formation_p2p.features.services.core.events import Had, Recalled
 from formation_p2p.features.services.core.signed_spec import SignedSpec, read_spec
 from formation_p2p.features.services.core.spec import MAX_SERVICES
-from formation_p2p.leases.core.messages import SliceRow
-from formation_p2p.peer.core.events import AccountsRecalled
 from formation_p2p.state.sqlite import STORED_EVERY_S, Schema, WriteBehind, state_errors
 from formation_p2p.trust.core.quota import Used
 
@@ -159,7 +159,7 @@ class HeldFile(WriteBehind):
         had = peer.services.had
         if had != self._had:
             self._had = self._slots = had
-        self._accounts += peer.quotas.unsaved()
+        self._accounts += peer.quotas.holder.unsaved()
 
     def write(self) -> None:
         if not self._specs and self._slots is None and not self._accounts:

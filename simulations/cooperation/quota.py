@@ -15,15 +15,15 @@ from dataclasses import replace
 from typing import Final
 
 from formation_p2p.assembly import Peer, PeerEffect, PeerEvent
-from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.job_events import JobEnded
-from formation_p2p.leases.core.messages import (
+from formation_p2p.features.quotas.core.messages import (
     AccountRows,
     AskAccount,
     AskSlice,
     SliceAnswer,
-    WorkMessage,
 )
+from formation_p2p.jobs.core.job import Job
+from formation_p2p.jobs.core.job_events import JobEnded
+from formation_p2p.leases.core.messages import WorkMessage
 from formation_p2p.leases.core.session import Received
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.trust.core.grants import Rights, read_grant

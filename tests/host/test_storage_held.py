@@ -13,12 +13,12 @@ import trio
 
 from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.errors import StateError
+from formation_p2p.features.quotas.core.messages import SliceRow
 from formation_p2p.features.quotas.core.quota_account import SavedAccount
+from formation_p2p.features.quotas.core.quotas import AccountsRecalled
 from formation_p2p.features.services.core.events import Had, Recalled
 from formation_p2p.features.services.core.shelf import Catalog
 from formation_p2p.features.services.core.signed_spec import SignedSpec
-from formation_p2p.leases.core.messages import SliceRow
-from formation_p2p.peer.core.events import AccountsRecalled
 from formation_p2p.state.held import AGAIN_ROUNDS, MAX_SPECS, HeldFile
 from formation_p2p.trust.core.quota import Used
 from tests.support.services_world import ECHO, granted, person, sealed
@@ -35,6 +35,7 @@ class Played:
         self.peer: Any = self
         self.services: Any = self
         self.quotas: Any = self
+        self.holder: Any = self
         self.catalog = Catalog()
         self.had: tuple[Had, ...] = ()
         self.accounts: list[SavedAccount] = []

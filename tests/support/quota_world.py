@@ -17,19 +17,18 @@ from formation_p2p.dht.core.operations import Searched
 from formation_p2p.dht.core.rpc import ResponseReceived, SendRequest
 from formation_p2p.dht.core.store import RecordStore
 from formation_p2p.discovery.core.finder import suits
+from formation_p2p.features.quotas.core.messages import (
+    AccountRows,
+    AskAccount,
+    AskSlice,
+    SliceAnswer,
+)
 from formation_p2p.features.quotas.core.quota_escrow import QuotaEscrow
 from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
 from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
 from formation_p2p.features.quotas.core.quota_status import AccountStatus
 from formation_p2p.features.quotas.core.quota_voucher import seal_voucher
-from formation_p2p.leases.core.messages import (
-    AccountRows,
-    AskAccount,
-    AskSlice,
-    SliceAnswer,
-    pack,
-    parse,
-)
+from formation_p2p.leases.core.messages import pack, parse
 from formation_p2p.leases.core.session import Send
 from formation_p2p.records.core.profile import SignedProfile
 from formation_p2p.trust.core.grants import Rights, issue, read_grant
@@ -138,7 +137,7 @@ class Circle:
         return dht
 
     def vouch(self, name: str, by: str, grant: bytes, reserved: Used = CORE) -> None:
-        self.escrows[name].vouched(
+        self.escrows[name].extended(
             identity(by).peer_id,
             accounts_of(grant),
             grant,

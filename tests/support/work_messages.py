@@ -21,19 +21,23 @@ from formation_p2p.core.refusals import (
     Unbuildable,
 )
 from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
+from formation_p2p.features.quotas.core.messages import (
+    MAX_MILLI_S,
+    AccountRows,
+    AskAccount,
+    AskSlice,
+    SliceAnswer,
+    SliceRow,
+)
 from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.messages import (
-    MAX_MILLI_S,
     MAX_MS,
     MAX_OTHERS,
     MAX_REACH,
     MAX_WINDOW,
-    AccountRows,
-    AskAccount,
     AskGrant,
     AskOpinions,
-    AskSlice,
     Assignment,
     Cancel,
     Commit,
@@ -55,8 +59,6 @@ from formation_p2p.leases.core.messages import (
     Renewed,
     RequestRefused,
     ResultAck,
-    SliceAnswer,
-    SliceRow,
     SpreadWant,
     TaskCheckpoint,
     TaskOutput,

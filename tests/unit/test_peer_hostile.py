@@ -208,6 +208,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "rank": 0,
         "want": b"mine",
         "voucher": None,
+        "extension": None,
         "account": "mine",
         "month": "2026-11",
         "sequence": fence,

@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.refusals import Denied
+from formation_p2p.features.quotas.core.messages import AskSlice, SliceAnswer
 from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
-from formation_p2p.features.quotas.core.quota_status import Verdict
+from formation_p2p.features.quotas.core.quota_status import AccountStatus, Verdict
 from formation_p2p.features.quotas.core.quota_voucher import seal_voucher
 from formation_p2p.jobs.core.job_events import TaskUnplaceable
-from formation_p2p.leases.core.messages import AskSlice, Commit, Renew, SliceAnswer
+from formation_p2p.leases.core.messages import Commit, Renew
 from formation_p2p.peer.core.events import OfferCharter
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.grants import Rights
@@ -19,8 +20,9 @@ from formation_p2p.trust.core.quota import Quota, Used
 from formation_p2p.trust.core.root_keys import KeySet
 from formation_p2p.trust.core.signed_charter import draft, sign
 from formation_p2p.workload.core.outcome import Succeeded
+from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S, World
-from tests.support.stories import at_work, ends, job, only, passed, worker_of
+from tests.support.stories import at_work, ends, job, only, passed, peer_of
 
 PARAMETERS = EscrowParameters()
 WORKERS = ("alice", "carol")
@@ -72,13 +74,19 @@ def test_the_hours_of_a_grant_are_those_of_all_workers() -> None:
     assert used_s(world) <= LIMIT_S + OVERRUN_S
 
 
+def accounts_at(node: SimNode) -> tuple[AccountStatus, ...]:
+    escrow = peer_of(node).quotas.escrow
+    assert escrow is not None
+    return escrow.status()
+
+
 def test_a_worker_that_leaves_gives_its_slice_back() -> None:
     world = village(Quota(cpu_milli_hours=1000))
     alice, bob = world.nodes["alice"], world.nodes["bob"]
     world.kill(world.nodes["carol"])
     bob.submit(job(1))
     world.elapse(10)
-    [before] = worker_of(alice).escrow.status()
+    [before] = accounts_at(alice)
     alice.leave()
     world.elapse(1)
     last = only(passed(world, "alice", "hugo"), AskSlice)[-1]
@@ -126,4 +134,4 @@ def test_a_voucher_with_no_lease_or_with_the_grant_of_another_counts_for_nothing
     for grant in (b"", b"rubbish", alice.network().grant):
         world.delivered(bob, alice, Renew("no lease", 1, grant, word))
     world.delivered(bob, alice, Commit("no lease", word))
-    assert worker_of(alice).escrow.status() == ()
+    assert accounts_at(alice) == ()

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.features.quotas.core.messages import (
+    AccountRows,
+    AskAccount,
+    AskSlice,
+    SliceAnswer,
+)
 from formation_p2p.features.quotas.core.quota_status import Verdict
 from formation_p2p.features.quotas.core.quota_voucher import VOUCHER_S
-from formation_p2p.leases.core.messages import AccountRows, AskAccount, AskSlice, SliceAnswer
 from formation_p2p.trust.core.quota import NOTHING, Quota, Used
 from tests.support.dht_world import contact
 from tests.support.quota_world import (
@@ -307,7 +312,7 @@ def test_a_bearer_that_signs_nothing_uses_nothing() -> None:
 def test_a_voucher_that_is_none_is_not_kept(raw: bytes) -> None:
     circle = Circle()
     escrow = circle.work("alice")
-    escrow.vouched(contact("bob").peer_id, accounts_of(BOBS), BOBS, raw, circle.now)
+    escrow.extended(contact("bob").peer_id, accounts_of(BOBS), BOBS, raw, circle.now)
     escrow.began("lease", contact("bob").peer_id, accounts_of(BOBS), CORE, circle.now)
     circle.settle()
     assert not circle.passed

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.features.quotas.core.quota_account import KeptAccount, SavedAccount, limit_of
-from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
-from formation_p2p.features.quotas.core.quota_voucher import VOUCHER_S, open_voucher
-from formation_p2p.leases.core.messages import (
+from formation_p2p.features.quotas.core.messages import (
     MAX_ROWS,
     AccountRows,
     AskAccount,
@@ -19,6 +16,9 @@ from formation_p2p.leases.core.messages import (
     SliceAnswer,
     SliceRow,
 )
+from formation_p2p.features.quotas.core.quota_account import KeptAccount, SavedAccount, limit_of
+from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
+from formation_p2p.features.quotas.core.quota_voucher import VOUCHER_S, open_voucher
 from formation_p2p.leases.core.session import Send
 from formation_p2p.records.core.envelope import seal
 from formation_p2p.trust.core.grants import Right, Rights, attenuate, issue

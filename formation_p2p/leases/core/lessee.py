@@ -109,7 +109,7 @@ class Lessee:
     ) -> None:
         self._name = name
         # What a worker is to be shown for hours of a quota; None where there is none.
-        self.vouch: Callable[[PeerId, Moment], bytes | None] = lambda worker, now: None
+        self.extension: Callable[[PeerId, Moment], bytes | None] = lambda worker, now: None
         self.held: dict[LeaseKey, HeldLease] = {}
         self._parameters = parameters
         self.grant = grant
@@ -421,7 +421,7 @@ class Lessee:
     ) -> HeldLease:
         devices = offer.holds.device_ids
         lease = self._hold(to, offer.lease_id, key, HeldState.COMMITTED, 0, devices, now)
-        self._send(to, work.Commit(offer.lease_id, self.vouch(to.peer_id, now)), cause)
+        self._send(to, work.Commit(offer.lease_id, self.extension(to.peer_id, now)), cause)
         return lease
 
     def _hold(
@@ -449,13 +449,13 @@ class Lessee:
         """Whether there is anything left to ask."""
         asks = lease.ask(event, now.mono_s, self._parameters.renew_again_s)
         if asks and lease.is_committing:
-            commit = work.Commit(lease.lease_id, self.vouch(lease.lessor.peer_id, now))
+            commit = work.Commit(lease.lease_id, self.extension(lease.lessor.peer_id, now))
             self._send(lease.lessor, commit, "the commit may be lost")
         elif asks:
             shown = self.shown(lease.scheduling_key)
             grant = b"" if lease.grant == shown else shown
-            voucher = self.vouch(lease.lessor.peer_id, now)
-            renew = work.Renew(lease.lease_id, lease.fence, grant, voucher)
+            extension = self.extension(lease.lessor.peer_id, now)
+            renew = work.Renew(lease.lease_id, lease.fence, grant, extension)
             self._send(lease.lessor, renew, "renewal is due")
         return asks
 

@@ -14,7 +14,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.features.quotas.core.quota_voucher import MAX_VOUCHER_BYTES
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.leases.core.refusal_kind import MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS
@@ -39,7 +38,6 @@ from formation_p2p.records.core.schema import (
     text,
 )
 from formation_p2p.trust.core.attestation import MAX_ATTESTATION_BYTES
-from formation_p2p.trust.core.quota import Used
 from formation_p2p.workload.core.blob import Cid
 from formation_p2p.workload.core.checkpoint import Checkpoint
 from formation_p2p.workload.core.hints import MAX_NEAR
@@ -65,16 +63,12 @@ MAX_WINDOW: Final = 1024
 MAX_ATTESTATIONS: Final = 8
 # Workers that a gang of 64 members, chosen of three times as many, asks at once.
 MAX_OTHERS: Final = 192
+# What a feature says along with a lease: a signature, and a handful of numbers.
+MAX_EXTENSION_BYTES: Final = 256
 # A want is needs with labels, eight addresses of a relay's length, and a grant, under a signature.
 MAX_WANT_BYTES: Final = 6 * KIB
 # Peers that are to hear one want that is spread (docs/placement.md).
 MAX_REACH: Final = 300
-# Workers that one quota is counted for, at 60 bytes each.
-MAX_ROWS: Final = 1024
-# A peer id, or 32 digits of a grant's block (trust/core/quota.py).
-_MAX_ACCOUNT_CHARS: Final = 64
-# Thousandths of a core-second in a month: more than all machines of a network have.
-MAX_MILLI_S: Final = 10**17
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000
 
@@ -122,18 +116,12 @@ _ENDED: Final = record(
         "used.cpu_ms": optional(integer(0, MAX_CPU_MS)),
     },
 )
-_USED: Final = record(
-    Used,
-    {"cpu_milli_s": integer(0, MAX_MILLI_S), "gpu_milli_s": integer(0, MAX_MILLI_S)},
-)
 _CHECKPOINT: Final = custom(_read_checkpoint, _pack_checkpoint)
 Id = Annotated[str, _ID]
 Count = Annotated[int, integer(0, MAX_INT)]
 Milliseconds = Annotated[int, integer(0, MAX_MS)]
 Window = Annotated[int, integer(1, MAX_WINDOW)]
 Flag = Annotated[bool, flag()]
-Account = Annotated[str, text(_MAX_ACCOUNT_CHARS)]
-Month = Annotated[str, text(7)]  # such as 2026-11
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +181,11 @@ class RequestRefused(WorkMessage):
 @WORK.message(4, urgent=True)
 @dataclass(frozen=True, slots=True)
 class Commit(WorkMessage):
-    """With a `voucher` (quota_voucher.py) where the grant's hours are those of all workers."""
+    """`extension` is for what counts the use of all workers (trust/core/network_quota.py), where
+    the grant has hours of that kind."""
 
     lease_id: Id
-    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
+    extension: Annotated[bytes | None, octets(MAX_EXTENSION_BYTES, trailing=True)] = None
 
 
 @WORK.message(5, urgent=True)
@@ -224,12 +213,12 @@ class CommitRefused(WorkMessage):
 @dataclass(frozen=True, slots=True)
 class Renew(WorkMessage):
     """With a `grant` where the owner has another one than the lease was asked for on, and a
-    `voucher` as in Commit."""
+    `extension` as in Commit."""
 
     lease_id: Id
     fence: Count
     grant: Annotated[bytes, octets(MAX_GRANT_BYTES)] = b""
-    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
+    extension: Annotated[bytes | None, octets(MAX_EXTENSION_BYTES, trailing=True)] = None
 
 
 @WORK.message(8, urgent=True)
@@ -456,64 +445,6 @@ class SpreadWant(WorkMessage):
     reach: Annotated[int, integer(1, MAX_REACH)]
 
 
-@WORK.message(50, urgent=True)
-@dataclass(frozen=True, slots=True)
-class AskSlice(WorkMessage):
-    """Let me have used so much of this account in this month, in all: the newest `sequence` of mine
-    counts. To have more than before takes a voucher of the grant's bearer."""
-
-    account: Account
-    month: Month
-    sequence: Count
-    wanted: Annotated[Used, _USED]
-    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
-    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
-
-
-@WORK.message(51, urgent=True)
-@dataclass(frozen=True, slots=True)
-class SliceAnswer(WorkMessage):
-    """Whether I have noted that; how much of it you could have, and how much of the account is
-    handed out to all."""
-
-    account: Account
-    month: Month
-    sequence: Count
-    is_kept: Flag
-    could: Annotated[Used, _USED]
-    total: Annotated[Used, _USED]
-
-
-@WORK.message(52)
-@dataclass(frozen=True, slots=True)
-class AskAccount(WorkMessage):
-    """What have you noted of this account? Asked by one that is to keep it too, on this grant."""
-
-    account: Account
-    month: Month
-    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
-
-
-@dataclass(frozen=True, slots=True)
-class SliceRow:
-    """What a worker may use of an account, in all, as of its newest request."""
-
-    worker: Annotated[PeerId, PEER_ID]
-    sequence: Count
-    used: Annotated[Used, _USED]
-
-
-@WORK.message(53)
-@dataclass(frozen=True, slots=True)
-class AccountRows(WorkMessage):
-    """What I have noted of an account; `is_known` is false where I was never asked for any."""
-
-    account: Account
-    month: Month
-    is_known: Flag
-    rows: Annotated[tuple[SliceRow, ...], items(record(SliceRow), MAX_ROWS)]
-
-
 # Who takes a message of the kernel. A worker has a lessor and executions, a scheduler its lessee.
 ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck | OutputRead
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
@@ -521,10 +452,7 @@ ToScheduler = TaskStarted | TaskOutput | TasksEnded | TaskCheckpoint | Notice
 ToPeer = AskOpinions | Opinions
 ToMember = AskGrant | GrantIssued | GrantRefused
 ToListener = LeaveWant | HandWant | SpreadWant
-ToHolder = AskSlice | AskAccount | AccountRows
-KernelMessage = (
-    ToWorker | ToLessee | ToScheduler | ToPeer | ToMember | ToListener | ToHolder | SliceAnswer
-)
+KernelMessage = ToWorker | ToLessee | ToScheduler | ToPeer | ToMember | ToListener
 
 pack = WORK.pack
 parse = WORK.parse

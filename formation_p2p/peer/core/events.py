@@ -10,7 +10,6 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.dht.core.rpc import DhtEvent
 from formation_p2p.drivers.core.effects import ExecutionEvent
-from formation_p2p.features.quotas.core.quota_account import SavedAccount
 from formation_p2p.jobs.core.fetch import CheckpointEvent, FetchEvent, OutputsCopied
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.saved import SavedJob, SavedLease
@@ -34,13 +33,6 @@ class Joined:
     addresses: tuple[str, ...]
     gates: tuple[Contact, ...]
     remembered: tuple[Contact, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AccountsRecalled:
-    """Of quotas the accounts that this node kept in an earlier run, as its disk has them."""
-
-    accounts: tuple[SavedAccount, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +222,6 @@ class Tick:
 WorkerReport = ExecutionEvent | Fenced
 KernelEvent = (
     Joined
-    | AccountsRecalled
     | AddressesChanged
     | FoundNearby
     | Serve

@@ -57,15 +57,6 @@ class Inbox:
             effects.append(MemberMet(sender.peer_id, message.name, message.grant, cause=cause))
         return effects
 
-    def slice_answered(
-        self, sender: Contact, message: messages.SliceAnswer, now: Moment
-    ) -> Effects:
-        worker = self._lifecycle.worker
-        if worker is None:
-            return ()
-        worker.escrow.answered(sender, message, now)
-        return worker.escrowed(now)
-
     def gates_met(self, now: Moment) -> None:
         worker = self._lifecycle.worker
         for gate in self._dht.take_gates():
@@ -81,11 +72,8 @@ class Inbox:
             if worker.announcer.published(completed, now):
                 self._lifecycle.withdrawn()
             return ()
-        if isinstance(completed, Searched):
-            if worker.escrow.searched(completed, now):
-                return worker.escrowed(now)
-            if worker.announcer.searched(completed, now):
-                return ()
+        if isinstance(completed, Searched) and worker.announcer.searched(completed, now):
+            return ()
         return None
 
     def distrusts(self, submitter: Contact, now: Moment) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
-from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
 from formation_p2p.jobs.core.parameters import DispatchParameters
 from formation_p2p.leases.core.parameters import LeaseParameters
 from formation_p2p.peer.core.story import StoryParameters
@@ -23,7 +22,6 @@ class KernelParameters:
     lease: LeaseParameters = field(default_factory=LeaseParameters)
     dispatch: DispatchParameters = field(default_factory=DispatchParameters)
     announce: AnnounceParameters = field(default_factory=AnnounceParameters)
-    escrow: EscrowParameters = field(default_factory=EscrowParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)
     story: StoryParameters = field(default_factory=StoryParameters)
     # Have this node's grant renewed where one with the root's key is online.

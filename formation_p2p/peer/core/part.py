@@ -18,6 +18,7 @@ from formation_p2p.discovery.core.finder import Found
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.leases.core.lessee import LesseeEvent
 from formation_p2p.leases.core.session import Undelivered
+from formation_p2p.peer.core.worker import Worker
 from formation_p2p.records.core.profile import SignedProfile
 
 T = TypeVar("T")
@@ -30,6 +31,15 @@ Handle = Callable[[Any, Moment], Effects]
 Read = Callable[[Contact, Any, Moment], Effects]
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`rows` are for the status, as JSON has them, by the name of their list there; `counts` for
+    the metrics, by the name of the counter, what it counts, and the kind of each."""
+
+    rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    counts: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """`reads` has the messages of other peers, `handles` the events of the shell.
@@ -39,7 +49,9 @@ class Part:
     was `negotiated` about leases are offered. All parts are told that the node has `joined` its
     network or `moved` to other addresses, that a message was `undelivered`, and that a peer has
     `disconnected`. `check` raises InvalidInput for a job that cannot be. `labels` are those of what
-    this node's worker serves as. `validate` raises InvariantBroken.
+    this node's worker serves as; a part is told of the worker once it is `employed`. What the
+    status of the node is to have beside that of the kernel is `told`. `validate` raises
+    InvariantBroken.
     """
 
     reads: Mapping[type, Read] = field(default_factory=dict)
@@ -57,6 +69,8 @@ class Part:
     check: Callable[[Job], None] | None = None
     leave: Callable[[Moment], Effects] | None = None
     labels: Callable[[], Labels] | None = None
+    employed: Callable[[Worker], None] | None = None
+    told: Callable[[], Told] | None = None
     validate: Callable[[], None] | None = None
 
 
@@ -100,6 +114,8 @@ class Table:
         self.checks = _column(each.check for each in parts)
         self.leaves = _column(each.leave for each in parts)
         self.labels = _column(each.labels for each in parts)
+        self.employed = _column(each.employed for each in parts)
+        self.told = _column(each.told for each in parts)
         self.validates = _column(each.validate for each in parts)
 
 

@@ -22,8 +22,6 @@ from formation_p2p.dht.core.operations import Searched
 from formation_p2p.dht.core.store import RecordStore
 from formation_p2p.discovery.core.finder import Finder, Found, suits
 from formation_p2p.discovery.core.shard_membership import names_of
-from formation_p2p.features.quotas.core.quota_holder import QuotaHolder
-from formation_p2p.features.quotas.core.vouching import Vouching
 from formation_p2p.jobs.core.fetch import CheckpointEvent, FetchEvent, OutputsCopied
 from formation_p2p.jobs.core.quorum_elections import Jury
 from formation_p2p.jobs.core.scheduler import Scheduler
@@ -44,6 +42,7 @@ from formation_p2p.peer.core.part import (
     Labels,
     Part,
     Table,
+    Told,
     claims,
     offered,
     on,
@@ -176,16 +175,6 @@ class Kernel(Generic[E, F]):
             parameters.dispatch,
             self._reciprocity.gave,
         )
-        self.lessee.vouch = Vouching(
-            identity, self.membership, lambda: self.lessee.grant, self.lessee.held.values
-        ).voucher
-        self.quotas = QuotaHolder(
-            identity.peer_id,
-            self.dht,
-            self.membership,
-            lambda: self.network.grant,
-            parameters.escrow,
-        )
         self._inbox = Inbox(
             identity.peer_id,
             self.lifecycle,
@@ -240,7 +229,7 @@ class Kernel(Generic[E, F]):
         )
 
     def _after_features(self) -> tuple[Part, ...]:
-        scheduler, quotas = self.scheduler, self.quotas
+        scheduler = self.scheduler
         renewal, wants, lifecycle = self.renewal, self._wants, self.lifecycle
         at_work = lifecycle.at_work
         return (
@@ -271,15 +260,6 @@ class Kernel(Generic[E, F]):
                 leave=lambda now: scheduler.leave(),
                 validate=scheduler.validate,
             ),
-            Part(  # quotas that this peer keeps
-                reads=reads(quotas.received, *types_of(messages.ToHolder)),
-                handles=on(
-                    lambda each, now: quotas.recalled(each.accounts, now), events.AccountsRecalled
-                ),
-                tick=quotas.tick,
-                next_timeout=quotas.next_timeout,
-                undelivered=lambda each, now: quotas.undelivered(each.to, now),
-            ),
             Part(  # grants, and who renews them
                 reads=reads(self._asked_for_grant, messages.AskGrant)
                 | reads(renewal.answered, *types_of(messages.GrantIssued | messages.GrantRefused)),
@@ -304,8 +284,7 @@ class Kernel(Generic[E, F]):
                 ended=self._bootstrapped,
             ),
             Part(  # work for others
-                reads=reads(self._inbox.received, *types_of(messages.ToWorker))
-                | reads(self._inbox.slice_answered, messages.SliceAnswer),
+                reads=reads(self._inbox.received, *types_of(messages.ToWorker)),
                 handles=on(at_work(Worker.handle_report), *types_of(WorkerReport))
                 | on(at_work(Worker.rate_measured), events.RateMeasured)
                 | on(at_work(Worker.environments_changed), events.EnvironmentsChanged)
@@ -418,6 +397,10 @@ class Kernel(Generic[E, F]):
     def status(self, now: Moment) -> Status:
         """What it is doing, for `formation top` and metrics. Changes nothing."""
         return status_of(self.scheduler, self.worker, self.grant.expires_unix_s, now)
+
+    def told(self) -> list[Told]:
+        """What features add to that."""
+        return [told() for told in self.table.told]
 
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
@@ -611,7 +594,7 @@ class Kernel(Generic[E, F]):
 
     def _employ(self, serve: events.Serve, own: Contact) -> Worker:
         labels = self.labels
-        return Worker(
+        worker = Worker(
             self.identity,
             own,
             self.network,
@@ -625,3 +608,6 @@ class Kernel(Generic[E, F]):
             self.rng,
             self._parameters,
         )
+        for employed in self.table.employed:
+            employed(worker)
+        return worker

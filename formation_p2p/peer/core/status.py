@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.features.quotas.core.quota_status import AccountStatus
 from formation_p2p.jobs.core.active_lease import ActiveLease
 from formation_p2p.jobs.core.scheduler import Scheduler
 from formation_p2p.jobs.core.task_run import JobRun, TaskState
@@ -77,9 +76,8 @@ class WaitStatus:
 class Status:
     """`free` is what a worker has left to lease; None for a peer that is none. The peer's own grant
     ends at `grant_expires_unix_s`. `offers` are those that a worker made for wants, `shares` what
-    has been used of it, and `waiting` what waits for room there. `quotas` are what its leases are
-    charged to over the network, and `slices` counts what it asked for of them, by how that ended.
-    `copies` counts those of the peer's tasks with a quorum, by what became of them."""
+    has been used of it, and `waiting` what waits for room there. `copies` counts those
+    of the peer's tasks with a quorum, by what became of them."""
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
@@ -89,8 +87,6 @@ class Status:
     offers: OfferCounts = OfferCounts()  # noqa: RUF009 - it is frozen
     shares: tuple[ShareStatus, ...] = ()
     waiting: tuple[WaitStatus, ...] = ()
-    quotas: tuple[AccountStatus, ...] = ()
-    slices: tuple[tuple[str, int], ...] = ()
     copies: tuple[tuple[str, int], ...] = (("sent", 0), ("agreed", 0), ("disagreed", 0))
 
 
@@ -113,8 +109,6 @@ def status_of(
         OfferCounts() if worker is None else worker.offers,
         () if worker is None else tuple(worker.lessor.shares.standings(now)),
         () if worker is None else _waiting(worker, now),
-        () if worker is None else worker.escrow.status(),
-        () if worker is None else tuple(worker.escrow.counts.items()),
         tuple(scheduler.copies.items()),
     )
 

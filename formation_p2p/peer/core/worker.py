@@ -16,7 +16,6 @@ from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.discovery.core.announcer import Announcer
 from formation_p2p.drivers.core.effects import ExecutionsEnded
 from formation_p2p.drivers.core.executions import Executions
-from formation_p2p.features.quotas.core.quota_escrow import QuotaEscrow
 from formation_p2p.leases.core import messages
 from formation_p2p.leases.core.budget import Budget
 from formation_p2p.leases.core.lease import Lease, LeaseState
@@ -77,16 +76,14 @@ class Worker:
         self.executions = Executions(parameters.lease)
         self._reciprocity = reciprocity
         reciprocity.begin(serve.hours_received)
-        self._admission = AdmissionController(
+        self.admission = AdmissionController(
             membership, dict(serve.labels), serve.used, serve.permissive, parameters.trust
         )
-        self.escrow = QuotaEscrow(identity.peer_id, dht, self._admission.used, parameters.escrow)
-        self._admission.network = self.escrow
         self.lessor = Lessor(
             serve.capability,
             dict(serve.labels),
             serve.drivers,
-            self._admission,
+            self.admission,
             rng,
             Budget(serve.shares, serve.capability.cpu_milli, circles.scope_of),
             self.executions.is_idle,
@@ -156,10 +153,6 @@ class Worker:
         self.lessor.ledger.release(f"service {name}")
         self.announcer.changed(self.lessor.ledger.free, now)
 
-    def escrowed(self, now: Moment) -> list[WorkerEffect]:
-        """What is to be sent, now that those who keep a quota were found, or have answered."""
-        return self._after((), now)
-
     def start(self, now: Moment) -> None:
         """Raises InvalidInput where the profile would be too large."""
         self.lessor.begin(now)
@@ -173,16 +166,16 @@ class Worker:
         match message:
             case messages.PlacementRequest():
                 effects += self.lessor.requested(sender, message, now)
-            case messages.Commit(lease_id, voucher):
-                self._vouched(sender, voucher, self.lessor.grant_of(sender, lease_id), now)
+            case messages.Commit(lease_id, extension):
+                self._extended(sender, extension, self.lessor.grant_of(sender, lease_id), now)
                 effects += self.lessor.committed(sender, message, now)
                 if any(map(_grants, effects)):
                     self.volunteered.committed(message.lease_id)
             case messages.Release():
                 effects += self.lessor.released(sender, message, now)
-            case messages.Renew(lease_id, _, grant, voucher):
+            case messages.Renew(lease_id, _, grant, extension):
                 shown = grant or self.lessor.grant_of(sender, lease_id)
-                self._vouched(sender, voucher, shown, now)
+                self._extended(sender, extension, shown, now)
                 effects += self.lessor.renewed(sender, message, now)
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
@@ -191,7 +184,7 @@ class Worker:
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
                     grant = lease.request.grant
-                    refuses = partial(self._admission.refuses_read, grant, sender.peer_id, now)
+                    refuses = partial(self.admission.refuses_read, grant, sender.peer_id, now)
                     effects += self.executions.dispatched(lease, message, refuses)
                 else:
                     ended = messages.LeaseEnded(message.lease_id, lease)
@@ -202,13 +195,12 @@ class Worker:
                 assert_never(message)
         return self._after(effects, now)
 
-    def _vouched(
-        self, sender: Contact, voucher: bytes | None, grant: bytes | None, now: Moment
+    def _extended(
+        self, sender: Contact, extension: bytes | None, grant: bytes | None, now: Moment
     ) -> None:
-        """The owner of a lease says that it is used here, for those who keep its quota."""
-        if voucher is not None and grant:
-            accounts = self._admission.shared(grant, sender.peer_id)
-            self.escrow.vouched(sender.peer_id, accounts, grant, voucher, now)
+        if extension is not None and grant:
+            accounts = self.admission.shared(grant, sender.peer_id)
+            self.admission.network.extended(sender.peer_id, accounts, grant, extension, now)
 
     def moved(self, own: Contact, now: Moment) -> None:
         """Others reach this machine elsewhere, and are told at once."""
@@ -261,7 +253,7 @@ class Worker:
     def leave(self, now: Moment) -> list[WorkerEffect]:
         self._is_left = True
         ended = self.lessor.leave(now)
-        self.escrow.leave(now)
+        self.admission.network.leave(now)
         effects = self._after(ended, now)
         self.announcer.withdraw(now, "leave")
         return effects
@@ -286,7 +278,6 @@ class Worker:
         return effects
 
     def tick(self, now: Moment) -> list[WorkerEffect]:
-        self.escrow.tick(now)
         effects = self._after([*self.lessor.tick(now), *self._link.tick(now)], now)
         self.announcer.tick(now)
         return effects
@@ -295,7 +286,6 @@ class Worker:
         return min(
             self.lessor.next_timeout(),
             self.announcer.next_timeout(),
-            self.escrow.next_timeout(),
             self._link.next_timeout(),
         )
 
@@ -319,8 +309,7 @@ class Worker:
         self.announcer.changed(self.lessor.ledger.free, now)
         return [
             *effects,
-            *self._admission.take(),
-            *self.escrow.take(),
+            *self.admission.take(),
             *self.lessor.shares.take(now),
             *self._reciprocity.take(now),
         ]

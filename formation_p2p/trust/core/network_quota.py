@@ -40,6 +40,19 @@ class NetworkCount(Protocol):
     ) -> str | None:
         """Why who has used so much here may use nothing more, this month."""
 
+    def extended(
+        self,
+        bearer: PeerId,
+        accounts: tuple[QuotaAccount, ...],
+        grant: bytes,
+        extension: bytes,
+        now: Moment,
+    ) -> None:
+        """The bearer of a grant, which has these accounts, says this along with its lease."""
+
+    def leave(self, now: Moment) -> None:
+        """The worker leaves, and has no leases any more."""
+
 
 class OwnCountOnly:
     """A worker that asks no other."""
@@ -64,6 +77,19 @@ class OwnCountOnly:
         self, account: QuotaAccount, used: Used, takes_gpu: bool, now: Moment
     ) -> str | None:
         return None
+
+    def extended(
+        self,
+        bearer: PeerId,
+        accounts: tuple[QuotaAccount, ...],
+        grant: bytes,
+        extension: bytes,
+        now: Moment,
+    ) -> None:
+        pass
+
+    def leave(self, now: Moment) -> None:
+        pass
 
 
 def quota_of(terms: GrantTerms, account: QuotaAccount, charter: Charter | None) -> Quota:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from formation_p2p.core.identity import PeerId
+from formation_p2p.features.quotas.core.messages import MAX_MILLI_S, MAX_ROWS, SliceRow
 from formation_p2p.features.quotas.core.quota_voucher import VOUCHER_S, Voucher
-from formation_p2p.leases.core.messages import MAX_MILLI_S, MAX_ROWS, SliceRow
 from formation_p2p.trust.core.quota import NOTHING, Quota, Used
 
 _MILLI_SECONDS: Final = 3600  # of a thousandth of an hour, in thousandths of a second

@@ -18,6 +18,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.dht.core.operations import OperationId, Searched
+from formation_p2p.features.quotas.core.messages import AskSlice, SliceAnswer
 from formation_p2p.features.quotas.core.quota_account import (
     at_least_nothing,
     highest,
@@ -29,7 +30,6 @@ from formation_p2p.features.quotas.core.quota_holder import name_of
 from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
 from formation_p2p.features.quotas.core.quota_status import AccountStatus, Verdict
 from formation_p2p.features.quotas.core.quota_voucher import Voucher, open_voucher
-from formation_p2p.leases.core.messages import AskSlice, SliceAnswer
 from formation_p2p.leases.core.session import Send
 from formation_p2p.records.core.profile import SignedProfile
 from formation_p2p.trust.core.quota import (
@@ -240,17 +240,17 @@ class QuotaEscrow:
 
     # -- what comes ----------------------------------------------------------------------------
 
-    def vouched(
+    def extended(
         self,
         bearer: PeerId,
         accounts: tuple[QuotaAccount, ...],
         grant: bytes,
-        raw: bytes,
+        extension: bytes,
         now: Moment,
     ) -> None:
         """The bearer of a grant, which has these accounts, has sent a voucher."""
         try:
-            voucher = open_voucher(raw, now.unix_s)
+            voucher = open_voucher(extension, now.unix_s)
         except BadRecord:
             return
         if (voucher.bearer, voucher.worker) != (bearer, self._own):

@@ -16,11 +16,7 @@ from formation_p2p.core.errors import BadRecord, InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.dht.core.kademlia import Kademlia
-from formation_p2p.features.quotas.core.quota_account import KeptAccount, SavedAccount, limit_of
-from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
-from formation_p2p.features.quotas.core.quota_voucher import Voucher, open_voucher
-from formation_p2p.leases.core.limits import Limits
-from formation_p2p.leases.core.messages import (
+from formation_p2p.features.quotas.core.messages import (
     AccountRows,
     AskAccount,
     AskSlice,
@@ -28,6 +24,10 @@ from formation_p2p.leases.core.messages import (
     SliceRow,
     ToHolder,
 )
+from formation_p2p.features.quotas.core.quota_account import KeptAccount, SavedAccount, limit_of
+from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
+from formation_p2p.features.quotas.core.quota_voucher import Voucher, open_voucher
+from formation_p2p.leases.core.limits import Limits
 from formation_p2p.leases.core.session import Send
 from formation_p2p.records.core.profile import SignedProfile
 from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from formation_p2p.trust.core.quota import Quota, Used
 
@@ -26,3 +27,19 @@ class AccountStatus:
     quota: Quota
     total: Used
     allowed: Used
+
+
+def account_in_json(account: AccountStatus) -> dict[str, Any]:
+    """How much of it is handed out in the network, and to this worker."""
+    quota, total, allowed = account.quota, account.total, account.allowed
+    return {
+        "account": account.account,
+        "month": account.month,
+        "verdict": account.verdict.value,
+        "cpu_milli_hours": quota.cpu_milli_hours,
+        "gpu_milli_hours": quota.gpu_milli_hours,
+        "total_cpu_milli_s": total.cpu_milli_s,
+        "total_gpu_milli_s": total.gpu_milli_s,
+        "allowed_cpu_milli_s": allowed.cpu_milli_s,
+        "allowed_gpu_milli_s": allowed.gpu_milli_s,
+    }
