@@ -42,7 +42,7 @@ from formation_p2p.workload.core.outcome import Succeeded
 from formation_p2p.workload.core.process import ProcessSpec
 from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.support.drivers_world import Recorder, bare_machine
-from tests.support.stacks import run, running
+from tests.support.stacks import running
 from tests.support.waiting import HANGS_S, in_trio, until
 
 
@@ -210,32 +210,24 @@ async def test_after_a_cut_only_what_is_missing_is_asked_for(tmp_path: Path) -> 
         assert alice.sent_bytes <= len(data) + 2 * window * MIB
 
 
-def test_a_node_that_starts_again_goes_on_where_it_was(tmp_path: Path) -> None:
+@in_trio
+async def test_a_node_that_starts_again_goes_on_where_it_was(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     data = content(40)
-    blobs: list[Blob] = []
-
-    async def first() -> None:
-        async with running(alice, bob), trio.open_nursery() as nursery:
-            blobs.append(alice.put(data))
-            nursery.start_soon(bob.fetch, blobs[0])
-            await until(lambda: alice.sent_bytes >= 24 * MIB, every_s=0.001)
-            nursery.cancel_scope.cancel()
-
-    run(first)
+    async with running(alice, bob), trio.open_nursery() as nursery:
+        blob = alice.put(data)
+        nursery.start_soon(bob.fetch, blob)
+        await until(lambda: alice.sent_bytes >= 24 * MIB, every_s=0.001)
+        nursery.cancel_scope.cancel()
     assert alice.sent_bytes < len(data)
     part = next((tmp_path / "bob" / "blobs").glob("*.part"))
     with part.open("r+b") as file:  # and what was damaged meanwhile is found out
         file.write(b"?")
     again, bob_again = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def second() -> None:
-        async with running(again, bob_again):
-            await bob_again.fetch(from_(blobs[0], again))
-            bob_again.store.copy(blobs[0].cid, tmp_path / "copy")
-            assert (tmp_path / "copy").read_bytes() == data
-
-    run(second)
+    async with running(again, bob_again):
+        await bob_again.fetch(from_(blob, again))
+        bob_again.store.copy(blob.cid, tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == data
     # What was under way is lost, and the chunk that was damaged.
     assert again.sent_bytes <= len(data) - (24 - fetching.WINDOW_CHUNKS - 1) * MIB
 
@@ -320,6 +312,10 @@ async def request(muxed: MuxedStream) -> messages.Request:
     return messages.parse_request(frame)
 
 
+def manifest_of(holder: Holder, data: bytes) -> bytes:
+    return holder.store._folder.manifest_block(holder.put(data).cid)
+
+
 def wrong_bytes(block: bytes) -> Callable[[MuxedStream], Awaitable[None]]:
     async def serve(muxed: MuxedStream) -> None:
         assert isinstance(await request(muxed), Open)
@@ -350,9 +346,7 @@ async def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
 ) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     data = content(8)
-    path = tmp_path / "content"
-    path.write_bytes(data)
-    mallory = Liar(wrong_bytes(alice.store._folder.manifest_block(alice.store.put(path).cid)))
+    mallory = Liar(wrong_bytes(manifest_of(alice, data)))
     async with running(alice, bob, mallory):
         blob = alice.put(data)
         with caplog.at_level(logging.WARNING):
@@ -402,10 +396,7 @@ async def test_a_source_that_answers_what_was_not_asked_is_left_out(
 ) -> None:
     alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b")
     data = content(2.5)
-    path = tmp_path / "content"
-    path.write_bytes(data)
-    block = alice.store._folder.manifest_block(alice.store.put(path).cid)
-    mallory = Liar(replying(framed(Opened(block)), answer))
+    mallory = Liar(replying(framed(Opened(manifest_of(alice, data))), answer))
     async with running(alice, bob, mallory):
         blob = alice.put(data)
         assert await bob.get(from_(blob, mallory, alice)) == data
@@ -415,14 +406,19 @@ async def test_a_source_that_answers_what_was_not_asked_is_left_out(
 async def test_a_source_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b", stall_s=1.0)
     mute, data = Liar(replying()), content(2.5)
-    path = tmp_path / "content"
-    path.write_bytes(data)
-    block = alice.store._folder.manifest_block(alice.store.put(path).cid)
-    stuck = Liar(replying(framed(Opened(block))))
+    stuck = Liar(replying(framed(Opened(manifest_of(alice, data)))))
     async with running(alice, bob, mute, stuck):
         blob = alice.put(data)
         assert await bob.get(from_(blob, mute, alice)) == data
         assert await bob.get(from_(blob, stuck, alice), "again") == data
+
+
+async def begun(reader: Holder, owner: Holder, blob: Blob) -> MuxedStream:
+    """A stream on which the owner has said what it has of the blob."""
+    muxed = await reader.stack.open(owner.contact, PROTOCOL, timeout_s=HANGS_S)
+    answer = await DataStream(muxed, blob).begin(reader.network.grant, manifest=True)
+    assert isinstance(answer, Opened)
+    return muxed
 
 
 @in_trio
@@ -433,9 +429,7 @@ async def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(tmp_path
     )
     async with running(alice, bob):
         blob = alice.put(content(8))
-        muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-        stream = DataStream(muxed, blob)
-        assert isinstance(await stream.begin(bob.network.grant, manifest=True), Opened)
+        muxed = await begun(bob, alice, blob)
         for index in range(8):
             await muxed.write(encode_frame(pack_request(Want(index))))
         await until(lambda: alice.exchange.server.serving.taken == 1)
@@ -449,14 +443,9 @@ async def test_a_peer_has_a_few_streams_and_no_more(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     async with running(alice, bob):
         blob = alice.put(content(0.1))
-        opened: list[MuxedStream] = []
-        for _ in range(MAX_DATA_STREAMS):
-            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-            answer = await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
-            assert isinstance(answer, Opened)
-            opened.append(muxed)
+        opened = [await begun(bob, alice, blob) for _ in range(MAX_DATA_STREAMS)]
         with pytest.raises((IOException, Unreachable)):
-            await _begin_one_more(bob, alice, blob)
+            await begun(bob, alice, blob)
         opened[0].abort("enough")
         assert len(await bob.get(blob)) == blob.size_bytes
 
@@ -494,21 +483,11 @@ async def test_peers_who_open_without_end_do_not_take_all_descriptors(tmp_path: 
     )
     async with running(alice, bob, carol):
         blob = alice.put(content(0.1))
-        opened: list[MuxedStream] = []
-        for _ in range(2):
-            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-            answer = await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
-            assert isinstance(answer, Opened)
-            opened.append(muxed)
+        opened = [await begun(bob, alice, blob) for _ in range(2)]
         with pytest.raises((IOException, trio.TooSlowError)):
-            await _begin_one_more(carol, alice, blob)
+            await begun(carol, alice, blob)
         opened[0].abort("enough")
         assert len(await carol.get(blob)) == blob.size_bytes
-
-
-async def _begin_one_more(bob: Holder, alice: Holder, blob: Blob) -> None:
-    muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-    await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
 
 
 @pytest.mark.parametrize(
@@ -553,8 +532,7 @@ async def test_one_that_opens_a_stream_and_says_nothing_is_let_go(tmp_path: Path
     async with running(alice, bob):
         blob = alice.put(content(0.1))
         silent = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-        idle = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-        await DataStream(idle, blob).begin(bob.network.grant, manifest=True)
+        idle = await begun(bob, alice, blob)
         await until(lambda: silent.broken is not None and idle.broken is not None)
 
 
@@ -589,8 +567,7 @@ async def test_small_frames_overtake_the_data_that_waits(tmp_path: Path) -> None
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     async with running(alice, bob):
         blob = alice.put(content(8))
-        muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
-        await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
+        muxed = await begun(bob, alice, blob)
         for index in range(8):
             await muxed.write(encode_frame(pack_request(Want(index))))
         await until(lambda: alice.sent_bytes >= MIB)
@@ -779,30 +756,23 @@ async def test_a_copy_is_a_file_of_its_own_that_may_only_be_read_and_executed(
         assert again.read_bytes() == data
 
 
-def test_what_was_damaged_on_disk_in_an_earlier_life_is_not_used(tmp_path: Path) -> None:
+@in_trio
+async def test_what_was_damaged_on_disk_in_an_earlier_life_is_not_used(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     data = content(2)
-
-    async def first() -> None:
-        async with running(alice, bob):
-            await bob.fetch(alice.put(data))
-
-    run(first)
+    async with running(alice, bob):
+        await bob.fetch(alice.put(data))
     (whole,) = (path for path in (tmp_path / "bob/blobs").iterdir() if "." not in path.name)
     whole.chmod(0o600)
     with whole.open("r+b") as file:
         file.write(bytes([data[0] ^ 1]))
     again, bob_again = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-
-    async def second() -> None:
-        async with running(again, bob_again):
-            blob = again.put(data)
-            with pytest.raises(LocalError, match="damaged"):
-                await bob_again.exchange.copies([(tmp_path / "copy", blob)])
+    async with running(again, bob_again):
+        blob = again.put(data)
+        with pytest.raises(LocalError, match="damaged"):
             await bob_again.exchange.copies([(tmp_path / "copy", blob)])
-            assert (tmp_path / "copy").read_bytes() == data
-
-    run(second)
+        await bob_again.exchange.copies([(tmp_path / "copy", blob)])
+        assert (tmp_path / "copy").read_bytes() == data
 
 
 def test_a_store_that_finds_what_is_not_its_own_removes_it(tmp_path: Path) -> None:

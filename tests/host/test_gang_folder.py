@@ -26,7 +26,6 @@ from formation_p2p.features.gangs.host.programs import MAX_FORWARDS, Programs
 from formation_p2p.features.gangs.host.seat import Tunnel
 from formation_p2p.leases.core.tunnel import TunnelError
 from tests.support.gangs import GANG, TunnelNode, echo, gang_of
-from tests.support.stacks import run
 from tests.support.waiting import in_trio, until
 
 _run_sync: Any = trio.to_thread.run_sync  # its stubs are old
@@ -298,32 +297,29 @@ async def test_a_gang_of_the_same_id_and_another_owner_is_no_part_of_it(tmp_path
         assert second.tunnels.seat(GANG, 1) is seat
 
 
-def test_the_owner_whose_gang_it_is_takes_the_seat_of_one_who_made_up_its_id(
+@in_trio
+async def test_the_owner_whose_gang_it_is_takes_the_seat_of_one_who_made_up_its_id(
     tmp_path: Path,
 ) -> None:
     """A member knows the id, and leases a machine that the gang comes to need."""
-
-    async def story() -> None:
-        async with members(tmp_path) as ((first, second), (_, leases), _):
-            joined = leases.get("lease-1")
-            assert joined is not None
-            gang_id = gang_id_of(first.peer_id, bytes(HALF_BYTES))
-            squatted = replace(joined.roster, gang_id=gang_id)
-            leases.join(JoinGang("squatter", 1, squatted, cause="a test"))
-            real = replace(squatted, owner=first.contact)
-            leases.join(JoinGang("lease-2", 1, real, cause="a test"))
-            leases.join(JoinGang("squatter", 1, replace(squatted, sequence=99), cause="a test"))
-            seat = second.tunnels.seat(gang_id, 1)
-            assert seat is not None
-            assert seat.roster == real
-            assert [each.lease_id for each in leases.joined()] == ["lease-1", "lease-2"]
-            leases.leave("squatter")
-            await leases.forget("squatter")
-            assert second.tunnels.seat(gang_id, 1) is seat
-            leases.leave("lease-2")
-            await leases.forget("lease-2")
-
-    run(story, within_s=30)
+    async with members(tmp_path) as ((first, second), (_, leases), _):
+        joined = leases.get("lease-1")
+        assert joined is not None
+        gang_id = gang_id_of(first.peer_id, bytes(HALF_BYTES))
+        squatted = replace(joined.roster, gang_id=gang_id)
+        leases.join(JoinGang("squatter", 1, squatted, cause="a test"))
+        real = replace(squatted, owner=first.contact)
+        leases.join(JoinGang("lease-2", 1, real, cause="a test"))
+        leases.join(JoinGang("squatter", 1, replace(squatted, sequence=99), cause="a test"))
+        seat = second.tunnels.seat(gang_id, 1)
+        assert seat is not None
+        assert seat.roster == real
+        assert [each.lease_id for each in leases.joined()] == ["lease-1", "lease-2"]
+        leases.leave("squatter")
+        await leases.forget("squatter")
+        assert second.tunnels.seat(gang_id, 1) is seat
+        leases.leave("lease-2")
+        await leases.forget("lease-2")
 
 
 async def told(program: Path, line: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +24,7 @@ from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.workload.core.blob import Blob, Cid
+from tests.support.waiting import in_mocked_time
 
 LIMIT_BYTES = 16 * MIB
 OF_PEER_BYTES = LIMIT_BYTES // SHARE // PEER_SHARE
@@ -68,22 +67,12 @@ class Holding:
         self.names.discard(holder)
 
 
-def on_trio(test: Callable[[Holding], Awaitable[None]]) -> Callable[[Holding], None]:
-    """Time passes as soon as nothing else happens."""
-
-    @functools.wraps(test)
-    def run(holding: Holding) -> None:
-        trio.run(test, holding, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
-
-
 @pytest.fixture
 def holding(tmp_path: Path) -> Holding:
     return Holding(tmp_path / "blobs")
 
 
-@on_trio
+@in_mocked_time
 async def test_a_newer_one_takes_the_place_of_what_had_its_name(holding: Holding) -> None:
     first, second = holding.ask(b"one"), holding.ask(b"two")
     assert await holding.held.hold(ALICE, first) == ""
@@ -95,7 +84,7 @@ async def test_a_newer_one_takes_the_place_of_what_had_its_name(holding: Holding
     assert len(holding.names) == 2
 
 
-@on_trio
+@in_mocked_time
 async def test_no_peer_has_more_than_its_share(holding: Holding) -> None:
     large = bytes(OF_PEER_BYTES // 2)
     assert await holding.held.hold(ALICE, holding.ask(large, 0)) == ""
@@ -109,7 +98,7 @@ async def test_no_peer_has_more_than_its_share(holding: Holding) -> None:
     assert await holding.held.hold(BOB, holding.ask(bytes(16))) == NO_ROOM
 
 
-@on_trio
+@in_mocked_time
 async def test_nor_more_names_than_its_share(holding: Holding) -> None:
     for number in range(MAX_HELD_OF_PEER):
         assert await holding.held.hold(ALICE, holding.ask(b"same", number)) == ""
@@ -117,7 +106,7 @@ async def test_nor_more_names_than_its_share(holding: Holding) -> None:
     assert await holding.held.hold(BOB, holding.ask(b"same")) == ""
 
 
-@on_trio
+@in_mocked_time
 async def test_what_is_on_its_way_counts(holding: Holding) -> None:
     large = bytes(OF_PEER_BYTES)
     holding.gate = trio.Event()
@@ -135,7 +124,7 @@ async def test_what_is_on_its_way_counts(holding: Holding) -> None:
     assert answers == [NO_ROOM, "fetches what it is to hold under that name", ""]
 
 
-@on_trio
+@in_mocked_time
 async def test_who_leaves_takes_nothing_more_and_names_those_for_whom_it_holds_some(
     holding: Holding,
 ) -> None:
@@ -159,7 +148,7 @@ async def test_who_leaves_takes_nothing_more_and_names_those_for_whom_it_holds_s
     assert await holding.held.hold(BOB, holding.ask(b"two")) == ""
 
 
-@on_trio
+@in_mocked_time
 async def test_what_does_not_come_or_is_lied_about_is_not_held(holding: Holding) -> None:
     absent = holding.ask(b"never sent")
     holding.content.clear()
@@ -178,7 +167,7 @@ async def test_what_does_not_come_or_is_lied_about_is_not_held(holding: Holding)
     assert len(holding.names) == 1
 
 
-@on_trio
+@in_mocked_time
 async def test_one_that_hangs_up_leaves_nothing(holding: Holding) -> None:
     holding.gate = trio.Event()
     with trio.move_on_after(0.05):
@@ -188,7 +177,7 @@ async def test_one_that_hangs_up_leaves_nothing(holding: Holding) -> None:
     assert await holding.held.hold(ALICE, holding.ask(b"slow")) == ""
 
 
-@on_trio
+@in_mocked_time
 async def test_it_is_the_cache_s_to_forget_after_a_while(holding: Holding) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(holding.held.keep_time)

@@ -41,7 +41,7 @@ from formation_p2p.workload.core.blob import DAG_CBOR, Blob, Cid
 from formation_p2p.workload.core.data_rule import DataRule
 from tests.support.data_world import Holder, content
 from tests.support.drivers_world import open_descriptors, within
-from tests.support.waiting import told_by, wait_until
+from tests.support.waiting import in_trio, told_by, wait_until
 
 DATA = content(0.3)
 
@@ -148,31 +148,29 @@ async def test_a_place_that_takes_no_file_is_told(
         await reader.exchange.copies([(tmp_path / "none" / "copy", blob)])
 
 
-def test_its_owner_is_told_who_has_it_now(tmp_path: Path) -> None:
-    async def bounded() -> None:
-        owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
-        told = trio.Event()
-        heard: list[tuple[Cid, Contact]] = []
+@in_trio
+async def test_its_owner_is_told_who_has_it_now(tmp_path: Path) -> None:
+    owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
+    told = trio.Event()
+    heard: list[tuple[Cid, Contact]] = []
 
-        def has(cid: Cid, contact: Contact) -> None:
-            heard.append((cid, contact))
-            told.set()
+    def has(cid: Cid, contact: Contact) -> None:
+        heard.append((cid, contact))
+        told.set()
 
-        server = NearbyBlobs(owner.identity, anyone, owner.store.content, has)
-        reader, address = NearbyReader(member.identity), "/ip4/192.0.2.1/tcp/4001"
-        blob = put(owner)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.serve)
-            await trio.testing.wait_all_tasks_blocked()
-            assert await reader.fetch(blob, b"", lambda file: True, (address,))
-            await told.wait()
-            nursery.cancel_scope.cancel()
-        assert heard == [(blob.cid, Contact(member.peer_id, (address,)))]
-        reader.close()
-        for each in (owner, member):
-            each.private.close()
-
-    within(60, bounded)
+    server = NearbyBlobs(owner.identity, anyone, owner.store.content, has)
+    reader, address = NearbyReader(member.identity), "/ip4/192.0.2.1/tcp/4001"
+    blob = put(owner)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await reader.fetch(blob, b"", lambda file: True, (address,))
+        await told.wait()
+        nursery.cancel_scope.cancel()
+    assert heard == [(blob.cid, Contact(member.peer_id, (address,)))]
+    reader.close()
+    for each in (owner, member):
+        each.private.close()
 
 
 @in_world
@@ -209,53 +207,49 @@ async def test_a_file_that_was_changed_is_not_handed_over(owner: Holder, member:
     assert not await fetched(member.exchange.nearby, blob, member)
 
 
-def test_other_otherthan_was_asked_for_is_not_taken(tmp_path: Path) -> None:
-    async def bounded() -> None:
-        owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
-        reader = NearbyReader(member.identity)
-        blob = put(owner)
-        much = content(9)
-        large = put(owner, much)
-        others = (blob, put(owner, DATA[::-1])), (blob, put(owner, b"short"))
-        large_others = (large, put(owner, much[::-1])), (large, put(owner, b"short of it"))
-        for wanted, other in (*others, *large_others):
-            server = NearbyBlobs(
-                owner.identity, anyone, partial(instead_of_it, owner, other), no_matter
-            )
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(server.serve)
-                await trio.testing.wait_all_tasks_blocked()
-                assert not await fetched(reader, wanted, member)
-                assert server.handed == 1
-                nursery.cancel_scope.cancel()
-        reader.close()
-        for each in (owner, member):
-            each.private.close()
-
-    within(60, bounded)
-
-
-def test_a_process_that_takes_the_name_of_a_socket_is_not_believed(tmp_path: Path) -> None:
-    async def bounded() -> None:
-        owner, squatter = Holder(tmp_path / "owner"), Holder(tmp_path / "squatter")
-        member = Holder(tmp_path / "member")
-        blob = replace(put(squatter), sources=(Contact(owner.peer_id),))
-        named = replace(squatter.identity, peer_id=owner.peer_id)  # without its key
-        server = NearbyBlobs(named, anyone, squatter.store.content, no_matter)
-        reader = NearbyReader(member.identity)
+@in_trio
+async def test_other_otherthan_was_asked_for_is_not_taken(tmp_path: Path) -> None:
+    owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
+    reader = NearbyReader(member.identity)
+    blob = put(owner)
+    much = content(9)
+    large = put(owner, much)
+    others = (blob, put(owner, DATA[::-1])), (blob, put(owner, b"short"))
+    large_others = (large, put(owner, much[::-1])), (large, put(owner, b"short of it"))
+    for wanted, other in (*others, *large_others):
+        server = NearbyBlobs(
+            owner.identity, anyone, partial(instead_of_it, owner, other), no_matter
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve)
             await trio.testing.wait_all_tasks_blocked()
-            assert not await fetched(reader, blob, member)
-            # The owner finds its name taken, and does without.
-            await NearbyBlobs(owner.identity, anyone, owner.store.content, no_matter).serve()
+            assert not await fetched(reader, wanted, member)
+            assert server.handed == 1
             nursery.cancel_scope.cancel()
-        assert server.handed == 0
-        reader.close()
-        for each in (owner, squatter, member):
-            each.private.close()
+    reader.close()
+    for each in (owner, member):
+        each.private.close()
 
-    within(60, bounded)
+
+@in_trio
+async def test_a_process_that_takes_the_name_of_a_socket_is_not_believed(tmp_path: Path) -> None:
+    owner, squatter = Holder(tmp_path / "owner"), Holder(tmp_path / "squatter")
+    member = Holder(tmp_path / "member")
+    blob = replace(put(squatter), sources=(Contact(owner.peer_id),))
+    named = replace(squatter.identity, peer_id=owner.peer_id)  # without its key
+    server = NearbyBlobs(named, anyone, squatter.store.content, no_matter)
+    reader = NearbyReader(member.identity)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not await fetched(reader, blob, member)
+        # The owner finds its name taken, and does without.
+        await NearbyBlobs(owner.identity, anyone, owner.store.content, no_matter).serve()
+        nursery.cancel_scope.cancel()
+    assert server.handed == 0
+    reader.close()
+    for each in (owner, squatter, member):
+        each.private.close()
 
 
 def hears(owner: Holder, *says: bytes) -> list[bytes]:
@@ -312,57 +306,53 @@ async def test_what_a_reader_signs_for_one_owner_is_of_no_use_at_another(
     assert await trio.to_thread.run_sync(answers, owner.peer_id)
 
 
-def test_an_owner_that_gives_no_answer_is_asked_over_the_network_for_a_while(
+@in_trio
+async def test_an_owner_that_gives_no_answer_is_asked_over_the_network_for_a_while(
     tmp_path: Path,
 ) -> None:
-    async def bounded() -> None:
-        owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
-        blob = put(owner)
-        reader = NearbyReader(member.identity, answer_s=0.05)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stopped:
-            stopped.bind(address_of(KIND, owner.peer_id))
-            stopped.listen(4)
-            for _ in range(3):
-                assert not await fetched(reader, blob, member)
-            stopped.setblocking(False)
-            stopped.accept()[0].close()
-            with pytest.raises(BlockingIOError):
-                stopped.accept()
-        reader.close()
-        for each in (owner, member):
-            each.private.close()
-
-    within(60, bounded)
+    owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
+    blob = put(owner)
+    reader = NearbyReader(member.identity, answer_s=0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stopped:
+        stopped.bind(address_of(KIND, owner.peer_id))
+        stopped.listen(4)
+        for _ in range(3):
+            assert not await fetched(reader, blob, member)
+        stopped.setblocking(False)
+        stopped.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            stopped.accept()
+    reader.close()
+    for each in (owner, member):
+        each.private.close()
 
 
-def test_a_reader_that_says_nothing_or_something_else_is_left(tmp_path: Path) -> None:
-    async def bounded() -> None:
-        owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
-        nonce = os.urandom(NONCE_BYTES)
-        for wait_s, last in ((0.05, None), (60.0, b"garbage"), (60.0, pack_request(Want(0)))):
-            server = NearbyBlobs(owner.identity, anyone, owner.store.content, no_matter, wait_s)
+@in_trio
+async def test_a_reader_that_says_nothing_or_something_else_is_left(tmp_path: Path) -> None:
+    owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
+    nonce = os.urandom(NONCE_BYTES)
+    for wait_s, last in ((0.05, None), (60.0, b"garbage"), (60.0, pack_request(Want(0)))):
+        server = NearbyBlobs(owner.identity, anyone, owner.store.content, no_matter, wait_s)
 
-            def as_member(last: bytes | None = last) -> None:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                    connection.connect(address_of(KIND, owner.peer_id))
-                    with suppress(ConnectionError):
-                        connection.send(nonce)
-                        its = connection.recv(4096)[SIGNATURE_BYTES:]
-                        if last is not None:
-                            proof = member.identity.sign(reader_signs(KIND, owner.peer_id, its))
-                            connection.send(proof + peer_id_to_bytes(member.peer_id))
-                            connection.send(last)
-                        assert connection.recv(4096) == b""
+        def as_member(last: bytes | None = last) -> None:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.connect(address_of(KIND, owner.peer_id))
+                with suppress(ConnectionError):
+                    connection.send(nonce)
+                    its = connection.recv(4096)[SIGNATURE_BYTES:]
+                    if last is not None:
+                        proof = member.identity.sign(reader_signs(KIND, owner.peer_id, its))
+                        connection.send(proof + peer_id_to_bytes(member.peer_id))
+                        connection.send(last)
+                    assert connection.recv(4096) == b""
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(server.serve)
-                await trio.testing.wait_all_tasks_blocked()
-                await trio.to_thread.run_sync(as_member)
-                nursery.cancel_scope.cancel()
-        for each in (owner, member):
-            each.private.close()
-
-    within(60, bounded)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.to_thread.run_sync(as_member)
+            nursery.cancel_scope.cancel()
+    for each in (owner, member):
+        each.private.close()
 
 
 def test_an_owner_that_starts_anew_is_connected_to_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.outcome import Failed, Outcome, Succeeded
 from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from tests.support.calls import pickled_function
-from tests.support.drivers_world import ALease, within
+from tests.support.drivers_world import ALease
 from tests.support.pythons import other_pythons
 from tests.support.waiting import in_trio
 
@@ -114,24 +114,21 @@ async def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> Non
     assert cloudpickle.loads(outcome.result) == tuple(sys.version_info[:2])
 
 
-def test_a_process_finds_the_python_that_it_asks_for(tmp_path: Path) -> None:
+@in_trio
+async def test_a_process_finds_the_python_that_it_asks_for(tmp_path: Path) -> None:
     other = other_pythons()[0]
     pythons = interpreters([own_name().partition("-")[2], other])
     machine = Machine.found(tmp_path / "home", pythons=pythons)
     driver = ProcessDriver(machine)
     says = "import sys; print(sys.implementation.name + '-%d.%d' % sys.version_info[:2])"
     script = {"says.py": f"#!/usr/bin/env python3\n{says}\n".encode()}
-
-    async def story() -> None:
-        for python in (other, own_name()):
-            lease = ALease(driver, tmp_path, python=python)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(lease.serve)
-                for argv in (("python3", "-c", says), ("python", "-c", says), ("./says.py",)):
-                    outcome = await lease.outcome(b"", ProcessSpec(argv, files_in=script).encode())
-                    assert isinstance(outcome, Succeeded), outcome
-                    said = ProcessResult.decode(outcome.result).stdout_tail.decode().strip()
-                    assert said == python
-                await lease.end()
-
-    within(60, story)
+    for python in (other, own_name()):
+        lease = ALease(driver, tmp_path, python=python)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lease.serve)
+            for argv in (("python3", "-c", says), ("python", "-c", says), ("./says.py",)):
+                outcome = await lease.outcome(b"", ProcessSpec(argv, files_in=script).encode())
+                assert isinstance(outcome, Succeeded), outcome
+                said = ProcessResult.decode(outcome.result).stdout_tail.decode().strip()
+                assert said == python
+            await lease.end()

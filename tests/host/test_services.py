@@ -36,7 +36,6 @@ from tests.support.services import (
     saying,
     start,
 )
-from tests.support.stacks import run
 from tests.support.waiting import AT_ONCE_S, HANGS_S, in_trio, until
 
 HASTY = NetParameters(tick_s=0.05, window_stall_s=0.2, write_stall_s=0.5)
@@ -184,62 +183,58 @@ async def test_one_that_is_full_overflows_and_all_full_means_waiting(tmp_path: P
         assert opened[0].replica == streams[0].replica
 
 
-def test_those_who_wait_are_served_by_turns_and_who_leaves_is_dropped(tmp_path: Path) -> None:
-    async def story() -> None:
-        notice = Notice()
-        alice, bob = ServiceNode(notice), ServiceNode(notice)
-        async with network_of(alice, bob) as nursery:
-            replica = await start(nursery, bob, tmp_path, "echo", echo)
-            replica.max_requests = 1
-            notice.put("echo", [bob], capacity=1)
-            holding = await alice.router.open("echo")
-            served: list[str] = []
+@in_trio
+async def test_those_who_wait_are_served_by_turns_and_who_leaves_is_dropped(tmp_path: Path) -> None:
+    notice = Notice()
+    alice, bob = ServiceNode(notice), ServiceNode(notice)
+    async with network_of(alice, bob) as nursery:
+        replica = await start(nursery, bob, tmp_path, "echo", echo)
+        replica.max_requests = 1
+        notice.put("echo", [bob], capacity=1)
+        holding = await alice.router.open("echo")
+        served: list[str] = []
 
-            async def ask(caller: str, leaving: trio.CancelScope) -> None:
-                with leaving:
-                    stream = await alice.router.open("echo", caller=caller)
-                    served.append(caller)
-                    stream.abort("done")
-                    alice.router.ended(stream)
+        async def ask(caller: str, leaving: trio.CancelScope) -> None:
+            with leaving:
+                stream = await alice.router.open("echo", caller=caller)
+                served.append(caller)
+                stream.abort("done")
+                alice.router.ended(stream)
 
-            async with trio.open_nursery() as asking:
-                left = trio.CancelScope()
-                for caller, leaving in (
-                    ("greedy", trio.CancelScope()),
-                    ("greedy", left),
-                    ("greedy", trio.CancelScope()),
-                    ("greedy", trio.CancelScope()),
-                    ("modest", trio.CancelScope()),
-                ):
-                    asking.start_soon(ask, caller, leaving)
-                    await trio.testing.wait_all_tasks_blocked()
-                left.cancel()
-                holding.abort("done")
-                alice.router.ended(holding)
-            assert served == ["greedy", "modest", "greedy", "greedy"]
-
-    run(story, within_s=60)
+        async with trio.open_nursery() as asking:
+            left = trio.CancelScope()
+            for caller, leaving in (
+                ("greedy", trio.CancelScope()),
+                ("greedy", left),
+                ("greedy", trio.CancelScope()),
+                ("greedy", trio.CancelScope()),
+                ("modest", trio.CancelScope()),
+            ):
+                asking.start_soon(ask, caller, leaving)
+                await trio.testing.wait_all_tasks_blocked()
+            left.cancel()
+            holding.abort("done")
+            alice.router.ended(holding)
+        assert served == ["greedy", "modest", "greedy", "greedy"]
 
 
-def test_a_line_without_a_place_left_refuses_at_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        notice = Notice()
-        alice, bob = ServiceNode(notice), ServiceNode(notice)
-        async with network_of(alice, bob) as nursery:
-            replica = await start(nursery, bob, tmp_path, "echo", echo)
-            replica.max_requests = 0
-            notice.put("echo", [bob])
+@in_trio
+async def test_a_line_without_a_place_left_refuses_at_once(tmp_path: Path) -> None:
+    notice = Notice()
+    alice, bob = ServiceNode(notice), ServiceNode(notice)
+    async with network_of(alice, bob) as nursery:
+        replica = await start(nursery, bob, tmp_path, "echo", echo)
+        replica.max_requests = 0
+        notice.put("echo", [bob])
 
-            async def wait() -> None:
-                with pytest.raises(ServiceError, match="1024 requests wait"):
-                    await alice.router.open("echo", within_s=60, caller="greedy")
-                waiting.cancel_scope.cancel()
+        async def wait() -> None:
+            with pytest.raises(ServiceError, match="1024 requests wait"):
+                await alice.router.open("echo", within_s=60, caller="greedy")
+            waiting.cancel_scope.cancel()
 
-            async with trio.open_nursery() as waiting:
-                for _ in range(MAX_WAITING + 1):
-                    waiting.start_soon(wait)
-
-    run(story, within_s=60)
+        async with trio.open_nursery() as waiting:
+            for _ in range(MAX_WAITING + 1):
+                waiting.start_soon(wait)
 
 
 @in_trio

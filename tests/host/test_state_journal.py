@@ -46,7 +46,7 @@ from tests.support.state_world import (
     reported,
     succeeded,
 )
-from tests.support.waiting import AT_ONCE_S, until
+from tests.support.waiting import AT_ONCE_S, in_trio, until
 
 # No story here takes a second, unless a disk fails in it.
 STORY_S = 60.0
@@ -138,7 +138,8 @@ def disk(path: Path) -> Disk:
 # -- in order, and stored first --------------------------------------------------------------------
 
 
-async def in_order(disk: Disk) -> None:
+@in_trio
+async def test_all_is_done_in_its_order_and_stored_before(disk: Disk) -> None:
     job = job_of(3)
     disk.save_job(job)
     effects: list[PeerEffect] = [
@@ -158,11 +159,8 @@ async def in_order(disk: Disk) -> None:
         assert shell.failures == []
 
 
-def test_all_is_done_in_its_order_and_stored_before(disk: Disk) -> None:
-    trio.run(in_order, disk)
-
-
-async def nothing_to_store(disk: Disk) -> None:
+@in_trio
+async def test_what_needs_no_disk_waits_only_behind_what_does(disk: Disk) -> None:
     kept, passing = job_of(2), job_of(2, "b" * 16)
     disk.save_job(kept)
     with shell_of(disk) as shell:
@@ -177,11 +175,8 @@ async def nothing_to_store(disk: Disk) -> None:
         assert disk.batches[0][0] == reported(kept, succeeded(kept, 0))[0]
 
 
-def test_what_needs_no_disk_waits_only_behind_what_does(disk: Disk) -> None:
-    trio.run(nothing_to_store, disk)
-
-
-async def one_transaction(disk: Disk) -> None:
+@in_trio
+async def test_what_gathers_while_the_disk_is_busy_is_stored_at_once(disk: Disk) -> None:
     job = job_of(1000)
     disk.save_job(job)
     with shell_of(disk) as shell:
@@ -197,11 +192,10 @@ async def one_transaction(disk: Disk) -> None:
         await shell.until(lambda: shell.rounds == [1, 1000])
 
 
-def test_what_gathers_while_the_disk_is_busy_is_stored_at_once(disk: Disk) -> None:
-    trio.run(one_transaction, disk)
-
-
-async def one_fault(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+@in_trio
+async def test_a_fault_with_one_effect_keeps_no_other_from_being_done(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
     job = job_of(2)
     disk.save_job(job)
     with shell_of(disk) as shell:
@@ -215,12 +209,6 @@ async def one_fault(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
         disk.free.set()
         await shell.until_done(1)
         assert "please report this" in caplog.text
-
-
-def test_a_fault_with_one_effect_keeps_no_other_from_being_done(
-    disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
-    trio.run(one_fault, disk, caplog)
 
 
 async def retention(path: Path) -> None:
@@ -238,7 +226,15 @@ def test_what_is_old_is_deleted_when_a_job_has_ended(path: Path) -> None:
     trio.run(retention, path)
 
 
-async def untold(path: Path) -> None:
+def hang(disk: Disk) -> None:
+    """The loop is told nothing meanwhile."""
+    while not disk.batches:
+        time.sleep(0.001)
+    time.sleep(0.2)
+
+
+@in_trio
+async def test_what_nobody_was_told_of_yet_is_not_deleted(path: Path) -> None:
     disk = Disk(path, Retention(jobs=0))
     parameters = JournalParameters(prune_every_s=0.05, settle_s=0.02)
     with shell_of(disk, parameters) as shell:
@@ -250,17 +246,6 @@ async def untold(path: Path) -> None:
         assert [each.job_id for each in disk.summaries()] == [job.job_id]
         await shell.until_done(3)
         await shell.until(lambda: disk.summaries() == ())
-
-
-def hang(disk: Disk) -> None:
-    """The loop is told nothing meanwhile."""
-    while not disk.batches:
-        time.sleep(0.001)
-    time.sleep(0.2)
-
-
-def test_what_nobody_was_told_of_yet_is_not_deleted(path: Path) -> None:
-    trio.run(untold, path)
 
 
 # -- a disk that fails -----------------------------------------------------------------------------
@@ -299,7 +284,8 @@ def test_while_the_disk_fails_nothing_is_done_and_then_all_of_it(
     assert "can be written again" in caplog.text
 
 
-async def flood(disk: Disk) -> None:
+@in_trio
+async def test_output_that_waits_is_bounded(disk: Disk) -> None:
     job = job_of(1)
     disk.save_job(job)
     with shell_of(disk, JournalParameters(max_output_bytes=11 * KIB)) as shell:
@@ -311,16 +297,14 @@ async def flood(disk: Disk) -> None:
         assert len(shell.done) == 12
 
 
-def test_output_that_waits_is_bounded(disk: Disk) -> None:
-    trio.run(flood, disk)
-
-
 def saved(job: Job, n: int, number: int) -> EmitJobEvent:
     checkpoint = Checkpoint(number, inline(b"x"), b"x")
     return reported(job, TaskSaved(job.tasks[n].task_id, checkpoint, ()))[0]
 
 
-async def saves(disk: Disk) -> None:
+@in_trio
+async def test_checkpoints_that_wait_are_bounded(disk: Disk) -> None:
+    """A worker that lies may tell of one after the other, of 64 KiB each."""
     job = job_of(2)
     disk.save_job(job)
     with shell_of(disk, JournalParameters(max_saved=4)) as shell:
@@ -341,12 +325,8 @@ async def saves(disk: Disk) -> None:
             shell.done.clear()
 
 
-def test_checkpoints_that_wait_are_bounded(disk: Disk) -> None:
-    """A worker that lies may tell of one after the other, of 64 KiB each."""
-    trio.run(saves, disk)
-
-
-async def overflow(disk: Disk) -> None:
+@in_trio
+async def test_more_than_can_wait_ends_this_life_and_acknowledges_nothing(disk: Disk) -> None:
     job = job_of(100)
     disk.save_job(job)
     with shell_of(disk, JournalParameters(max_waiting=20)) as shell:
@@ -362,14 +342,11 @@ async def overflow(disk: Disk) -> None:
         assert ack(job, 0) not in shell.done
 
 
-def test_more_than_can_wait_ends_this_life_and_acknowledges_nothing(disk: Disk) -> None:
-    trio.run(overflow, disk)
-
-
 # -- how an incarnation ends ----------------------------------------------------------------------
 
 
-async def leave(disk: Disk) -> None:
+@in_trio
+async def test_leaving_stores_what_was_told_and_nothing_that_is_told_later(disk: Disk) -> None:
     job = job_of(3)
     disk.save_job(job)
     with shell_of(disk) as shell:
@@ -389,11 +366,8 @@ async def leave(disk: Disk) -> None:
         assert (summary.ended.succeeded, summary.ended_unix_s) == (1, None)
 
 
-def test_leaving_stores_what_was_told_and_nothing_that_is_told_later(disk: Disk) -> None:
-    trio.run(leave, disk)
-
-
-async def leave_full(disk: Disk) -> None:
+@in_trio
+async def test_leaving_does_not_wait_for_a_disk_that_fails(disk: Disk) -> None:
     job = job_of(1)
     disk.save_job(job)
     with shell_of(disk) as shell:
@@ -403,10 +377,6 @@ async def leave_full(disk: Disk) -> None:
         with trio.fail_after(AT_ONCE_S):
             await trio.to_thread.run_sync(shell.journal.close)
         assert shell.done == []
-
-
-def test_leaving_does_not_wait_for_a_disk_that_fails(disk: Disk) -> None:
-    trio.run(leave_full, disk)
 
 
 async def incarnation(shell: Shell, disk: Disk, job: Job, first: bool) -> None:
@@ -510,7 +480,8 @@ def test_a_job_for_which_there_is_no_room_is_refused_and_others_stay(small_disk:
     state.close()
 
 
-async def fill(small_disk: SmallDisk) -> None:
+@in_trio
+async def test_a_disk_that_fills_up_holds_back_what_it_cannot_store(small_disk: SmallDisk) -> None:
     state = State(small_disk.folder / "jobs.db")
     job = job_of(200)
     state.save_job(job)
@@ -530,7 +501,3 @@ async def fill(small_disk: SmallDisk) -> None:
         await shell.until_done(3 * (n + 1))
         (summary,) = state.summaries()
         assert summary.ended.succeeded == n + 1
-
-
-def test_a_disk_that_fills_up_holds_back_what_it_cannot_store(small_disk: SmallDisk) -> None:
-    trio.run(fill, small_disk)

@@ -36,7 +36,8 @@ from formation_p2p.workload.core.blob import Blob
 from tests.host.test_services_replicas import ALICE, Told, replicas, spec
 from tests.support.services import read_all
 from tests.support.services_world import claim_of
-from tests.support.stacks import Node, run, running
+from tests.support.stacks import Node, running
+from tests.support.waiting import in_trio
 
 READS = ReadLog("notes", b"", 100, 0, follows=False)
 
@@ -111,148 +112,142 @@ async def ran(stream: ServiceStream, said: bytes = b"") -> dict[int, bytes]:
     return found
 
 
-def test_who_may_publish_reads_what_a_replica_prints_and_what_comes(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as (told, worker, _, other):
-            assert "printed nothing" in await refused(worker, worker, READS)
-            told.start(spec())
-            await told.until(ReplicaState.READY)
-            assert "right to services" in await refused(other, worker, READS)
-            worker.may[other.peer_id] = frozenset({None, Right.SERVICES})
-            printed = await read_all(await other.tending.ask(worker.contact, READS))
-            assert b"listening\n" in printed
-            assert b"ready (version 1, slot 0)" in printed
-            later = ReadLog("notes", b"", 100, int(time.time()) + 60, follows=False)
-            assert await read_all(await other.tending.ask(worker.contact, later)) == b""
-            following = ReadLog("notes", b"", 0, 0, follows=True)
-            streams = [await worker.tending.ask(worker.contact, following)]
-            streams += [await other.tending.ask(worker.contact, following) for _ in range(16)]
-            assert f"{MAX_PEER_STREAMS} for each peer" in await refused(other, worker, READS)
-            told.stop()
-            for stream in streams[:2]:
-                heard = b""
-                while b"stopping" not in heard:
-                    heard += await stream.read()
-            for stream in streams:
-                stream.abort("read")
-
-    run(story, within_s=60)
+@in_trio
+async def test_who_may_publish_reads_what_a_replica_prints_and_what_comes(tmp_path: Path) -> None:
+    async with world(tmp_path) as (told, worker, _, other):
+        assert "printed nothing" in await refused(worker, worker, READS)
+        told.start(spec())
+        await told.until(ReplicaState.READY)
+        assert "right to services" in await refused(other, worker, READS)
+        worker.may[other.peer_id] = frozenset({None, Right.SERVICES})
+        printed = await read_all(await other.tending.ask(worker.contact, READS))
+        assert b"listening\n" in printed
+        assert b"ready (version 1, slot 0)" in printed
+        later = ReadLog("notes", b"", 100, int(time.time()) + 60, follows=False)
+        assert await read_all(await other.tending.ask(worker.contact, later)) == b""
+        following = ReadLog("notes", b"", 0, 0, follows=True)
+        streams = [await worker.tending.ask(worker.contact, following)]
+        streams += [await other.tending.ask(worker.contact, following) for _ in range(16)]
+        assert f"{MAX_PEER_STREAMS} for each peer" in await refused(other, worker, READS)
+        told.stop()
+        for stream in streams[:2]:
+            heard = b""
+            while b"stopping" not in heard:
+                heard += await stream.read()
+        for stream in streams:
+            stream.abort("read")
 
 
-def test_a_program_runs_beside_a_replica_for_its_owner_and_the_publisher_who_may(
+@in_trio
+async def test_a_program_runs_beside_a_replica_for_its_owner_and_the_publisher_who_may(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as (told, worker, publisher, other):
-            looks = RunBeside("notes", b"", ("sh", "-c", "ls $FORMATION_SOCKET; cat; exit 3"))
-            assert "no replica of notes" in await refused(publisher, worker, looks)
-            told.start(spec())
-            await told.until(ReplicaState.READY)
-            assert "--allow-exec" in await refused(publisher, worker, looks)
-            came = await ran(await worker.tending.ask(worker.contact, looks), b"said")
-            assert came[STDOUT].endswith(b"/socket\nsaid")
-            assert came[EXIT] == b"\x03"
-            worker.tending.allows_exec = True
-            assert "by another peer" in await refused(other, worker, looks)
-            worker.may[publisher.peer_id] = frozenset()
-            assert "no right" in await refused(publisher, worker, looks)
-            worker.may[publisher.peer_id] = frozenset({None})
-            # Its processes, and so its network, are those of the replica.
-            sees = RunBeside("notes", b"", ("sh", "-c", "cat /proc/2/cmdline; id -u >&2"))
-            came = await ran(await publisher.tending.ask(worker.contact, sees))
-            assert b"listening" in came[STDOUT]
-            assert came[STDERR].strip().isdigit()
-            assert came[EXIT] == b"\x00"
-            missing = RunBeside("notes", b"", ("no-such-program",))
-            came = await ran(await publisher.tending.ask(worker.contact, missing))
-            assert b"no-such-program: No such file" in came[STDERR]
-            assert came[EXIT] == bytes([127])
-
-    run(story, within_s=60)
+    async with world(tmp_path) as (told, worker, publisher, other):
+        looks = RunBeside("notes", b"", ("sh", "-c", "ls $FORMATION_SOCKET; cat; exit 3"))
+        assert "no replica of notes" in await refused(publisher, worker, looks)
+        told.start(spec())
+        await told.until(ReplicaState.READY)
+        assert "--allow-exec" in await refused(publisher, worker, looks)
+        came = await ran(await worker.tending.ask(worker.contact, looks), b"said")
+        assert came[STDOUT].endswith(b"/socket\nsaid")
+        assert came[EXIT] == b"\x03"
+        worker.tending.allows_exec = True
+        assert "by another peer" in await refused(other, worker, looks)
+        worker.may[publisher.peer_id] = frozenset()
+        assert "no right" in await refused(publisher, worker, looks)
+        worker.may[publisher.peer_id] = frozenset({None})
+        # Its processes, and so its network, are those of the replica.
+        sees = RunBeside("notes", b"", ("sh", "-c", "cat /proc/2/cmdline; id -u >&2"))
+        came = await ran(await publisher.tending.ask(worker.contact, sees))
+        assert b"listening" in came[STDOUT]
+        assert came[STDERR].strip().isdigit()
+        assert came[EXIT] == b"\x00"
+        missing = RunBeside("notes", b"", ("no-such-program",))
+        came = await ran(await publisher.tending.ask(worker.contact, missing))
+        assert b"no-such-program: No such file" in came[STDERR]
+        assert came[EXIT] == bytes([127])
 
 
-def test_a_program_whose_user_has_left_is_ended(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as (told, worker, publisher, _):
-            worker.tending.allows_exec = True
-            told.start(spec())
-            await told.until(ReplicaState.READY)
-            asleep = RunBeside("notes", b"", ("sh", "-c", "echo begun; exec sleep 1000"))
-            for by, has_said_all in ((worker, False), (worker, True), (publisher, True)):
-                stream = await by.tending.ask(worker.contact, asleep)
-                assert b"begun" in await stream.read()
-                if has_said_all:
-                    await stream.finish()
-                    await trio.sleep(0.1)  # that comes first
-                stream.abort("its user has left")
-            listed = RunBeside("notes", b"", ("sh", "-c", "cat /proc/*/cmdline"))
+@in_trio
+async def test_a_program_whose_user_has_left_is_ended(tmp_path: Path) -> None:
+    async with world(tmp_path) as (told, worker, publisher, _):
+        worker.tending.allows_exec = True
+        told.start(spec())
+        await told.until(ReplicaState.READY)
+        asleep = RunBeside("notes", b"", ("sh", "-c", "echo begun; exec sleep 1000"))
+        for by, has_said_all in ((worker, False), (worker, True), (publisher, True)):
+            stream = await by.tending.ask(worker.contact, asleep)
+            assert b"begun" in await stream.read()
+            if has_said_all:
+                await stream.finish()
+                await trio.sleep(0.1)  # that comes first
+            stream.abort("its user has left")
+        listed = RunBeside("notes", b"", ("sh", "-c", "cat /proc/*/cmdline"))
 
-            async def is_gone() -> bool:
-                came = await ran(await worker.tending.ask(worker.contact, listed))
-                return b"sleep" not in came[STDOUT]
+        async def is_gone() -> bool:
+            came = await ran(await worker.tending.ask(worker.contact, listed))
+            return b"sleep" not in came[STDOUT]
 
-            while not await is_gone():  # noqa: ASYNC110 - of another process
-                await trio.sleep(0.05)
-
-    run(story, within_s=60)
+        while not await is_gone():  # noqa: ASYNC110 - of another process
+            await trio.sleep(0.05)
 
 
-def test_without_a_sandbox_of_its_own_no_program_runs_beside_a_replica(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as (told, worker, _, _):
-            needs = spec().needs
-            told.start(spec(needs=replace(needs, network_mbps=1)))
-            await told.until(ReplicaState.READY)
-            why = await refused(worker, worker, RunBeside("notes", b"", ("sh",)))
-            assert "no sandbox with a network of its own" in why
+@in_trio
+async def test_without_a_sandbox_of_its_own_no_program_runs_beside_a_replica(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as (told, worker, _, _):
+        needs = spec().needs
+        told.start(spec(needs=replace(needs, network_mbps=1)))
+        await told.until(ReplicaState.READY)
+        why = await refused(worker, worker, RunBeside("notes", b"", ("sh",)))
+        assert "no sandbox with a network of its own" in why
 
-    run(story, within_s=60)
 
+@in_trio
+async def test_a_secret_goes_sealed_to_who_runs_what_it_is_for_and_is_handed_on(
+    tmp_path: Path,
+) -> None:
+    owner, first, second, other = (
+        Asking(bytes([n]) * 32, folder=tmp_path / str(n)) for n in range(4)
+    )
+    nodes = owner, first, second, other
+    async with trio.open_nursery() as nursery, running(*nodes):
+        for node in nodes:
+            node.nursery = nursery
+            for each in nodes:
+                node.may[each.peer_id] = frozenset({None, Right.WORK})
+        secrets = owner.tending.secrets
+        of_task, of_notes = secrets.put(b"plain text"), secrets.put(b"plain text", "notes")
+        named = replace(of_notes, sources=(owner.contact,))
+        task = replace(of_task, sources=(owner.contact,))
+        assert await first.tending.secret(task, owner.peer_id) == b"plain text"
 
-def test_a_secret_goes_sealed_to_who_runs_what_it_is_for_and_is_handed_on(tmp_path: Path) -> None:
-    async def story() -> None:
-        owner, first, second, other = (
-            Asking(bytes([n]) * 32, folder=tmp_path / str(n)) for n in range(4)
-        )
-        nodes = owner, first, second, other
-        async with trio.open_nursery() as nursery, running(*nodes):
-            for node in nodes:
-                node.nursery = nursery
-                for each in nodes:
-                    node.may[each.peer_id] = frozenset({None, Right.WORK})
-            secrets = owner.tending.secrets
-            of_task, of_notes = secrets.put(b"plain text"), secrets.put(b"plain text", "notes")
-            named = replace(of_notes, sources=(owner.contact,))
-            task = replace(of_task, sources=(owner.contact,))
-            assert await first.tending.secret(task, owner.peer_id) == b"plain text"
+        async def refused(by: Asking, secret: Blob, service: str) -> str:
+            with pytest.raises(ServiceError) as caught:
+                await by.tending.secret(secret, owner.peer_id, service)
+            return str(caught.value)
 
-            async def refused(by: Asking, secret: Blob, service: str) -> str:
-                with pytest.raises(ServiceError) as caught:
-                    await by.tending.secret(secret, owner.peer_id, service)
-                return str(caught.value)
-
-            assert "no such secret" in await refused(first, named, "notes")
-            assert "no such secret" in await refused(first, named, "")
-            assert "no such secret" in await refused(first, task, "notes")
-            owner.may[other.peer_id] = frozenset({None})
-            assert "no right to work" in await refused(other, task, "")
-            claims = [
-                seal_claim(
-                    each.identity,
-                    claim_of(each.identity, service="notes", addresses=each.stack.addresses),
-                )
-                for each in (first, second)
-            ]
-            for node in nodes:
-                node.claims = claims
-            assert await first.tending.secret(named, owner.peer_id, "notes") == b"plain text"
-            assert "no such secret" in await refused(other, named, "notes")
-            secrets.drop(of_notes.cid, "notes")  # its owner is gone for good
-            assert await second.tending.secret(named, owner.peer_id, "notes") == b"plain text"
-            nursery.cancel_scope.cancel()
-
-    run(story, within_s=60)
-    for path in tmp_path.rglob("*"):
+        assert "no such secret" in await refused(first, named, "notes")
+        assert "no such secret" in await refused(first, named, "")
+        assert "no such secret" in await refused(first, task, "notes")
+        owner.may[other.peer_id] = frozenset({None})
+        assert "no right to work" in await refused(other, task, "")
+        claims = [
+            seal_claim(
+                each.identity,
+                claim_of(each.identity, service="notes", addresses=each.stack.addresses),
+            )
+            for each in (first, second)
+        ]
+        for node in nodes:
+            node.claims = claims
+        assert await first.tending.secret(named, owner.peer_id, "notes") == b"plain text"
+        assert "no such secret" in await refused(other, named, "notes")
+        secrets.drop(of_notes.cid, "notes")  # its owner is gone for good
+        assert await second.tending.secret(named, owner.peer_id, "notes") == b"plain text"
+        nursery.cancel_scope.cancel()
+    for path in tmp_path.rglob("*"):  # noqa: ASYNC240
         assert not path.is_file() or b"plain text" not in path.read_bytes()
 
 
