@@ -30,6 +30,7 @@ UNTIL_S = 150.0
 # Where nothing has come for so long everyone waits, and a mocked clock may go on: what was written
 # to a socket of this machine is there at once.
 IDLE_S = 0.02
+DAY_S = 86_400.0
 # Of one step of this process so much is counted at most. It takes longer where the machine is busy
 # or stands still, and then the peers of a test would find each other silent.
 STEP_S = 0.25
@@ -101,7 +102,7 @@ def told_by(
 
 
 def _run_skipping(story: Callable[[], Awaitable[None]]) -> None:
-    run(story, 1000.0, MockClock(autojump_threshold=IDLE_S))
+    run(story, DAY_S, MockClock(autojump_threshold=IDLE_S))
 
 
 in_trio = told_by(run)
