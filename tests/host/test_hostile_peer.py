@@ -472,7 +472,7 @@ async def test_a_flood_of_empty_frames_delays_the_others_a_little(frame: int) ->
         async with trio.open_nursery() as nursery:
             nursery.start_soon(swallow)
             answered = len(victim.requests)
-            while len(victim.requests) < answered + 6:
+            while len(victim.requests) < answered + 4:
                 await hand.pipe.write(flood)
             nursery.cancel_scope.cancel()
 

@@ -24,7 +24,7 @@ from tests.support.cut_jobs import job_through
 from tests.support.loopback import LISTEN
 from tests.support.nodes import OpenNode
 from tests.support.stacks import Node, running
-from tests.support.waiting import AT_ONCE_S, HANGS_S, in_trio, until
+from tests.support.waiting import AT_ONCE_S, HANGS_S, in_mocked_time, in_trio, until
 
 
 @asynccontextmanager
@@ -131,13 +131,13 @@ async def test_who_leaves_is_gone_at_once() -> None:
         await until(lambda: world.worker.gone == [world.bob.peer_id], within_s=AT_ONCE_S)
 
 
-@in_trio
+@in_mocked_time
 async def test_where_no_circuit_can_be_had_any_more_the_connection_is_over() -> None:
     async with cut() as world:
         assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
         await world.gate.stack.close()
-        await until(lambda: world.bob.gone.count(world.worker.peer_id) == 1)
-        await until(lambda: world.bob.peer_id in world.worker.gone)
+        await until(lambda: world.bob.gone.count(world.worker.peer_id) == 1, every_s=0.5)
+        await until(lambda: world.bob.peer_id in world.worker.gone, every_s=0.5)
 
 
 @in_trio

@@ -16,7 +16,7 @@ from formation_p2p.net.identify import Identified
 from formation_p2p.net.witness import MAX_CLOCKS, Witness
 from tests.support.dht_world import person
 from tests.support.stacks import Node, running
-from tests.support.waiting import in_trio, until
+from tests.support.waiting import in_mocked_time, in_trio, until
 
 PEERS = [person(f"peer{number}").peer_id for number in range(6)]
 HOUR_S = 3600.0
@@ -123,7 +123,7 @@ async def test_a_clock_that_is_set_is_told_anew(monkeypatch: pytest.MonkeyPatch)
         nursery.cancel_scope.cancel()
 
 
-@in_trio
+@in_mocked_time
 async def test_both_nodes_of_one_identity_are_told_and_no_more_once_one_is_gone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +135,9 @@ async def test_both_nodes_of_one_identity_are_told_and_no_more_once_one_is_gone(
         assert await one.ask(gate, b"one") == b"re:one"
         async with running(copy):
             assert await copy.ask(gate, b"copy") == b"re:copy"
-            await until(lambda: one.stack.witness.troubles and copy.stack.witness.troubles)
+            await until(
+                lambda: one.stack.witness.troubles and copy.stack.witness.troubles, every_s=0.5
+            )
             for node in (one, copy):
                 [trouble] = node.stack.witness.troubles
                 assert "another node runs with the identity of this one" in trouble
@@ -143,5 +145,5 @@ async def test_both_nodes_of_one_identity_are_told_and_no_more_once_one_is_gone(
             [seen] = gate.stack.witness.troubles
             assert one.peer_id[-8:] in seen
             assert await one.ask(gate, b"two") == b"re:two"
-        await until(lambda: not one.stack.witness.troubles)
+        await until(lambda: not one.stack.witness.troubles, every_s=0.5)
     assert "a home folder was copied" in caplog.text
