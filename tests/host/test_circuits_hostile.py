@@ -51,7 +51,7 @@ from tests.support.circuits import (
 )
 from tests.support.protobuf import integer, octets
 from tests.support.stacks import Node, running
-from tests.support.waiting import HANGS_S, in_trio, until
+from tests.support.waiting import HANGS_S, in_mocked_time, in_trio, until
 
 DENIED = Answered(Status.PERMISSION_DENIED)
 
@@ -227,7 +227,7 @@ async def test_gates_of_strangers_serve_only_while_that_of_the_network_does_not(
                 await reserved(stranger, worker.peer_id)
 
 
-@in_trio
+@in_mocked_time
 async def test_a_stream_that_asks_for_nothing_is_reset() -> None:
     async with relayed() as world:
         stream = await world.bob.stack.open(world.gate.contact, HOP_PROTOCOL, timeout_s=HANGS_S)

@@ -18,7 +18,7 @@ from formation_p2p.reach.core.paths import Path
 from formation_p2p.reach.punch import MAX_TRIES, MAX_TRIES_PER_S, Meetings
 from tests.support.loopback import HOST, tcp
 from tests.support.stacks import Node, running
-from tests.support.waiting import in_trio
+from tests.support.waiting import in_mocked_time, in_trio
 
 
 @in_trio
@@ -34,7 +34,7 @@ async def test_a_server_that_meets_another_one_becomes_the_client() -> None:
         assert await alice.ask(bob, b"hello") == b"re:hello"
 
 
-@in_trio
+@in_mocked_time
 async def test_a_third_party_that_refuses_is_dialled_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -171,7 +171,7 @@ async def silent_once(there: int) -> AsyncIterator[tuple[int, trio.Event]]:
         nursery.cancel_scope.cancel()
 
 
-@in_trio
+@in_mocked_time
 async def test_a_connection_that_is_dead_ends_soon_once_the_peer_dials_anew() -> None:
     alice, bob = Node(), Node()
     async with running(alice, bob), silent_once(bob.port) as (port, silent):
@@ -182,7 +182,7 @@ async def test_a_connection_that_is_dead_ends_soon_once_the_peer_dials_anew() ->
         swarm = alice.stack.swarm
         fresh = await swarm.dialler.dial_address(TcpAddress.parse(tcp(bob.port)), bob.peer_id)
         swarm.adopt(fresh)
-        await until(lambda: old.is_closed)
+        await until(lambda: old.is_closed, every_s=0.1)
         assert PROOF_S <= trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
         assert "not heard" in str(old.muxer.broken)
         # The new one is well, and one that is well stays.
@@ -192,7 +192,7 @@ async def test_a_connection_that_is_dead_ends_soon_once_the_peer_dials_anew() ->
         assert bob.gone == []
 
 
-@in_trio
+@in_mocked_time
 async def test_a_connection_that_is_dead_ends_soon_once_a_request_on_it_is_not_answered() -> None:
     alice, bob = Node(), Node()
     told: list[PeerEvent] = []
@@ -208,7 +208,7 @@ async def test_a_connection_that_is_dead_ends_soon_once_a_request_on_it_is_not_a
         silent.set()
         begun_s = trio.current_time()
         requests.carry_out(rpc.SendRequest(1, to, kad.Ping(), 0.5, cause="test"))
-        await until(lambda: old.is_closed)
+        await until(lambda: old.is_closed, every_s=0.1)
         assert trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
         assert "not heard" in str(old.muxer.broken)
         assert [type(each) for each in told] == [rpc.RequestFailed]

@@ -36,7 +36,7 @@ from tests.support.services import (
     saying,
     start,
 )
-from tests.support.waiting import AT_ONCE_S, HANGS_S, in_trio, until
+from tests.support.waiting import AT_ONCE_S, HANGS_S, in_mocked_time, in_trio, until
 
 HASTY = NetParameters(tick_s=0.05, window_stall_s=0.2, write_stall_s=0.5)
 
@@ -71,7 +71,7 @@ async def test_bytes_go_both_ways_and_each_way_ends_by_itself(
         await until(lambda: replica.outstanding == 0)
 
 
-@in_trio
+@in_mocked_time
 async def test_what_is_refused_is_refused_with_its_reason_before_any_byte(tmp_path: Path) -> None:
     notice = Notice()
     alice, bob, eve = ServiceNode(notice), ServiceNode(notice), ServiceNode(notice, grant=b"?")
@@ -336,7 +336,7 @@ async def test_who_leaves_amid_what_it_does_not_read_is_noticed(tmp_path: Path) 
         assert caller.broken is None, "it is not the replica that broke it"
 
 
-@in_trio
+@in_mocked_time
 async def test_silence_pauses_and_half_closed_streams_live(tmp_path: Path) -> None:
     """Each far longer than where another stream would be reset."""
     notice = Notice()

@@ -30,7 +30,7 @@ from formation_p2p.net.transport.parameters import NetParameters
 from formation_p2p.net.transport.stream import LINGER_TICKS
 from formation_p2p.net.transport.yamux import MAX_INBOUND_STREAMS
 from tests.support.gangs import FENCE, GANG, TunnelNode, echo, gang_of, read_all, roster_of
-from tests.support.waiting import HANGS_S, in_trio, until
+from tests.support.waiting import HANGS_S, in_mocked_time, in_trio, until
 
 
 async def said(tunnel: Tunnel, data: bytes) -> bytes:
@@ -214,7 +214,7 @@ async def test_more_than_may_be_wait_for_their_turn() -> None:
 QUICK = NetParameters(write_stall_s=2, window_stall_s=0.5, tick_s=0.5)
 
 
-@in_trio
+@in_mocked_time
 async def test_paused_readers_and_half_closed_streams_cost_others_nothing() -> None:
     alice, bob = TunnelNode(QUICK), TunnelNode(QUICK)
     async with gang_of(alice, bob):
