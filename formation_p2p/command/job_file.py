@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from formation_p2p.command.files import local, named, secret_files
-from formation_p2p.command.kinds import Kind
-from formation_p2p.command.task_flags import FLAGS, kwargs_of_file, text, typed
+from formation_p2p.command.task_flags import FLAGS, Kind, kwargs_of_file, text, typed
 from formation_p2p.command.task_line import JobFile, TaskLine, inside
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.features.builds.core.derive import (

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from formation_p2p.command import flags
-from formation_p2p.command.online import for_long, online
+from formation_p2p.command.node_socket import online
 from formation_p2p.command.rights import may_in_words
 from formation_p2p.command.status import running
-from formation_p2p.command.words import Json, ago, date, put, say
+from formation_p2p.command.words import Json, ago, date, for_long, put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.machine.claim import peers_of

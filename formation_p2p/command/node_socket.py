@@ -1,5 +1,5 @@
-"""The nodes that run from a home, as other programs of the user see them
-(observe/status.py)."""
+"""The nodes that run from a home, as other programs of the user see them (observe/status.py), and
+who of the network is online by what they tell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from formation_p2p.command.words import Json
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.machine.unix_socket import reachable
 from formation_p2p.rpc.wire import asked, error_from_wire, told
+from formation_p2p.state.member_file import ONLINE_S, read_members
 
 # A node answers at once, but for a look at the network; one that is suspended does not.
 ANSWER_S: Final = 20.0
@@ -66,6 +67,18 @@ def answer(path: Path, method: str, /, **question: object) -> Json:
             raise
         return {}
     return found
+
+
+def statuses(home: Path) -> tuple[list[Json], list[str]]:
+    """Of the nodes that run from here, and why others do not answer."""
+    nodes: list[Json] = []
+    silent: list[str] = []
+    for path in _open_sockets(home):
+        try:
+            nodes.append(answer(path, "status"))
+        except LocalError as error:
+            silent.append(str(error))
+    return [each for each in nodes if each], silent
 
 
 def answers_of(home: Path, method: str, /, **question: object) -> list[Json]:
@@ -123,3 +136,21 @@ def _is_open(path: Path) -> bool:
             client.connect(name)
         return True
     return False
+
+
+def online(home: Path, nodes: Iterable[Json]) -> dict[str, int]:
+    """Since when each peer is there, in Unix time: those that are connected to one of `nodes`, of
+    which these are the statuses, and members that announced themselves lately."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        told = [*node.get("connections", ()), node]
+        for each in told:
+            since = int(each.get("since_unix_s", time.time()))
+            found[each["peer_id"]] = min(found.get(each["peer_id"], since), since)
+    if found:
+        least_unix_s = time.time() - ONLINE_S
+        for member in read_members(home):
+            since = member.since_unix_s
+            if since and (member.seen_unix_s >= least_unix_s or member.peer_id in found):
+                found[member.peer_id] = min(found.get(member.peer_id, since), since)
+    return found

@@ -29,11 +29,10 @@ from formation_p2p.command.files import (
 )
 from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.kinds import FUEL, IMAGE, WASM, Kind
 from formation_p2p.command.owed import Owed
 from formation_p2p.command.script import script_of, with_header
 from formation_p2p.command.start import waiting
-from formation_p2p.command.task_flags import FLAGS, PolicyCommand, takes
+from formation_p2p.command.task_flags import FLAGS, FUEL, IMAGE, WASM, Kind, PolicyCommand, takes
 from formation_p2p.command.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed, Unplaceable
 from formation_p2p.workload.core.process import ProcessSpec

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.code.collect import Collected
-from formation_p2p.command.online import for_long
-from formation_p2p.command.words import Json, date, one_line, printable, refusal_in_words
+from formation_p2p.command.words import Json, date, for_long, one_line, printable, refusal_in_words
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.units import format_bytes, format_micro, format_milli

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.command.files import ALL_INLINE_BYTES, INLINE_BYTES, read_input, size_of
-from formation_p2p.command.kinds import Kind
+from formation_p2p.command.task_flags import Kind
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.features.builds.core.derive import Reads

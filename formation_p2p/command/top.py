@@ -13,7 +13,7 @@ import click
 from formation_p2p.command import flags
 from formation_p2p.command.exits import FAILED
 from formation_p2p.command.flags import option
-from formation_p2p.command.online import online
+from formation_p2p.command.node_socket import online
 from formation_p2p.command.words import Json, one_line, printable, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.machine.home_path import home_path

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from typing import Final
 from formation_p2p.command import flags
 from formation_p2p.command.flags import option
 from formation_p2p.command.words import Json, printable, put, say
-from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.machine.core.bounds import shown
 from formation_p2p.machine.home import Home
 from formation_p2p.machine.names import named
@@ -104,14 +103,9 @@ def _in_network(quota: Json | None) -> str:
 
 def _running(home: Path) -> list[Json]:
     """The status of each node that runs from here."""
-    from formation_p2p.command.node_socket import answer, sockets_of
+    from formation_p2p.command.node_socket import statuses
 
-    nodes: list[Json] = []
-    with contextlib.suppress(LocalError):
-        for path in sockets_of(home):
-            with contextlib.suppress(LocalError):
-                nodes.append(answer(path, "status"))
-    nodes = [node for node in nodes if node]
+    nodes, _ = statuses(home)
     for node in nodes:
         for each in (*node["shares"], *node["waiting"]):
             learn_from(each)

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from formation_p2p.core.units import format_span
+
 if TYPE_CHECKING:
     from formation_p2p.core.refusals import Refusal
 
@@ -88,3 +90,8 @@ def ago(unix_s: int | None) -> str:
         if past_s >= 2 * length_s:
             return f"{past_s // length_s} {unit} ago"
     return "just now"
+
+
+def for_long(since_unix_s: int) -> str:
+    """`for 3 h`."""
+    return f"for {format_span(max(time.time() - since_unix_s, 0))}"

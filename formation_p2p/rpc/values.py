@@ -84,10 +84,10 @@ def arguments_of(
     besides. Raises InvalidInput."""
     hints = _hints(getattr(handler, "__func__", handler))
     parameters = [*inspect.signature(handler).parameters.values()][given:]
-    unknown = question.keys() - {each.name for each in parameters}
-    lacks = [each.name for each in parameters if each.default is each.empty]
-    for name in (*unknown, *(name for name in lacks if name not in question)):
-        raise InvalidInput(name, "is asked for where it is not, or left out where it is")
+    needed = {each.name for each in parameters if each.default is each.empty}
+    if not needed <= question.keys() <= {each.name for each in parameters}:
+        names = ", ".join(each.name for each in parameters)
+        raise InvalidInput("question", f"its parameters are to be {names or 'none'}")
     return {name: unpack(hints[name], each) for name, each in question.items()}
 
 
@@ -104,28 +104,28 @@ def _unpack(kind: Any, packed: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _unpack_union(kind, parts, packed)
     if origin is Literal:
-        return _check(packed in parts, packed, packed)
+        return _check(packed in parts, packed)
     if origin is tuple:
-        given = _check(type(packed) is list, packed, packed)
+        given = _check(type(packed) is list, packed)
         if parts[1:] == (...,):
             return tuple(_unpack(parts[0], each) for each in given)
         return tuple(_unpack(part, each) for part, each in zip(parts, given, strict=True))
     if origin in (frozenset, Collection, Iterable):
-        given = _check(type(packed) is list, packed, packed)
+        given = _check(type(packed) is list, packed)
         every = (_unpack(parts[0], each) for each in given)
         return tuple(every) if origin is Iterable else frozenset(every)
     if origin is Mapping or origin is dict:
-        given = _check(type(packed) is dict, packed, packed)
+        given = _check(type(packed) is dict, packed)
         return {_unpack(parts[0], key): _unpack(parts[1], each) for key, each in given.items()}
     if kind in (int, str, bytes, bool, type(None)):
         if kind is int and type(packed) is bytes:
-            return int.from_bytes(_check(len(packed) == 32, packed, packed), "big")
-        return _check(type(packed) is kind, packed, packed)
+            return int.from_bytes(_check(len(packed) == 32, packed), "big")
+        return _check(type(packed) is kind, packed)
     if kind is float:
-        return _check(type(packed) in (float, int), packed, packed)
+        return _check(type(packed) in (float, int), packed)
     if issubclass(kind, Enum):
         return kind(packed)
-    given = _check(type(packed) is list and bool(packed), packed, packed)
+    given = _check(type(packed) is list and bool(packed), packed)
     if issubclass(kind, tuple):  # a NamedTuple
         hints = get_type_hints(kind)
         return kind(*(_unpack(hints[n], x) for n, x in zip(kind._fields, given, strict=True)))
@@ -144,8 +144,8 @@ def _unpack_union(kind: Any, parts: tuple[Any, ...], packed: Any) -> Any:
 
 
 def _unpack_named(kinds: Mapping[str, Any], packed: Any) -> Any:
-    name, *values = _check(bool(packed), packed, packed)
-    kind = kinds[_check(type(name) is str, name, name)]
+    name, *values = _check(bool(packed), packed)
+    kind = kinds[_check(type(name) is str, name)]
     hints = _hints(kind)
     carried = _carried(kind)
     return kind(
@@ -153,9 +153,9 @@ def _unpack_named(kinds: Mapping[str, Any], packed: Any) -> Any:
     )
 
 
-def _check(holds: bool, value: Any, shown: object) -> Any:
+def _check(holds: bool, value: Any) -> Any:
     if not holds:
-        raise TypeError(f"{type(shown).__name__} is not expected there")
+        raise TypeError(f"{type(value).__name__} is not expected there")
     return value
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.command.members import members
-from formation_p2p.command.online import for_long, online
+from formation_p2p.command.node_socket import online
+from formation_p2p.command.words import for_long
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.machine.clock import moment

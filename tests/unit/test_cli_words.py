@@ -25,7 +25,6 @@ from formation_p2p.command.as_json import EventLines
 from formation_p2p.command.files import check_outputs, named, read_input, write_outputs, write_tail
 from formation_p2p.command.flags import limits_of, pairs_of, parse_duration_s, read_invite
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.kinds import Kind
 from formation_p2p.command.logs import log_from
 from formation_p2p.command.outcomes import (
     error_of,
@@ -36,6 +35,7 @@ from formation_p2p.command.outcomes import (
 )
 from formation_p2p.command.rights import in_json, in_words
 from formation_p2p.command.tables import offer_in_words, ranked, table_of, workers
+from formation_p2p.command.task_flags import Kind
 from formation_p2p.command.top import _as_of_now
 from formation_p2p.command.words import one_line, printable, refusal_in_words, tally
 from formation_p2p.core.effects import Moment

@@ -164,7 +164,7 @@ _PCI_VENDORS: Final = {"0x10de": NVIDIA}
 def examine(home: Path) -> Iterator[Finding]:
     """All checks, in the order in which a person mends things. Blocks for seconds. Makes no home
     where there is none."""
-    nodes, silent = _nodes(home)
+    nodes, silent = node_socket.statuses(home)
     yield from _guarded("clock", lambda: [check_clock(read_clock(), _ages_s(home, nodes))])
     yield from _guarded("disk", lambda: [_disk(home)])
     yield from _guarded("sandbox", lambda: [_sandbox(home)])
@@ -193,21 +193,6 @@ def _guarded(name: str, look: Callable[[], Sequence[Finding]]) -> Sequence[Findi
     except (FormationError, OSError) as error:
         found, _, advice = str(error).partition("; ")
         return [failure(name, found, advice or "see that this user may read and write there")]
-
-
-def _nodes(home: Path) -> tuple[list[Json], list[str]]:
-    """The statuses of the nodes that run from the home, and why others do not answer."""
-    nodes: list[Json] = []
-    silent: list[str] = []
-    with suppress(LocalError):
-        for path in node_socket.sockets_of(home):
-            try:
-                status = node_socket.answer(path, "status")
-            except LocalError as error:
-                silent.append(str(error))
-            else:
-                nodes += [status] if status else []
-    return nodes, silent
 
 
 def _ages_s(home: Path, nodes: Sequence[Json]) -> list[float]:

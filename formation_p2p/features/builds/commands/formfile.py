@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.command.files import local
-from formation_p2p.command.kinds import Kind
+from formation_p2p.command.task_flags import Kind
 from formation_p2p.command.task_line import JobFile, TaskLine
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput
