@@ -32,7 +32,7 @@ except ImportError as missing:
 
 pytestmark = pytest.mark.at_length
 
-EXAMPLES, EACH = 26, 64
+EXAMPLES, EACH = 10, 64
 GB = 10**9
 NOW = 1_767_225_600
 PEERS = [peer_id_of(bytes([number]) * 32) for number in range(EACH)]
@@ -206,7 +206,7 @@ def listed(texts: Iterable[str]) -> str:
 
 
 @pytest.mark.at_length
-def test_fits_the_table_and_condor_agree_on_a_hundred_thousand_pairs() -> None:
+def test_fits_the_table_and_condor_agree_on_forty_thousand_pairs() -> None:
     pairs: Counter[tuple[bool, bool]] = Counter()
 
     @settings(
@@ -240,9 +240,9 @@ def test_fits_the_table_and_condor_agree_on_a_hundred_thousand_pairs() -> None:
                 pairs[free_now, by_condor] += 1
 
     agree()
-    assert pairs.total() >= 100_000
+    assert pairs.total() >= 40_000
     for free_now in (False, True):
-        assert min(pairs[free_now, True], pairs[free_now, False]) > 5000
+        assert min(pairs[free_now, True], pairs[free_now, False]) > 2000
 
 
 def fitting(needs: Requirements, profile: Profile, free_now: bool) -> bool:

@@ -259,6 +259,14 @@ def test_the_accounts_of_one_invitation_push_out_only_each_other() -> None:
     assert len(both) == 1
 
 
+def test_each_row_takes_one_place() -> None:
+    holder = lonely(max_rows=3)
+    for worker in ("alice", "carol"):
+        holder.received(contact(worker), vouched(1, worker=worker), later(0))
+    holder.received(ALICE, vouched(1, by="dave"), later(0))
+    assert len(holder) == 2
+
+
 def test_of_one_invitation_the_oldest_account_goes() -> None:
     narrowed = attenuate(BOBS, ROOT.public_key, Block(quota=Quota(cpu_milli_hours=500)))
     first, second = accounts_of(narrowed)
