@@ -84,6 +84,13 @@ class Copying(Town):
         return [name_of(self.world, each.peer_id) for each in contacts]
 
 
+def sources_of_needed(town: Copying) -> list[str]:
+    """As a later stage is told."""
+    (run,) = peer_of(town.bob).scheduler.jobs()
+    ((_, needed),) = run.outputs.needed()
+    return town.names(needed.sources)
+
+
 def test_a_task_has_succeeded_once_two_workers_hold_what_it_has_made() -> None:
     town = Copying()
     town.bob.submit(kept({1: [0]}, 2))
@@ -158,17 +165,7 @@ def test_the_place_of_a_holder_that_dies_goes_to_another() -> None:
     assert maker in sources
     assert other not in sources
     assert len(sources) == 2
-    # So a later stage knows.
-    (run,) = peer_of(town.bob).scheduler.jobs()
-    ((_, needed),) = run.outputs.needed()
-    assert town.names(needed.sources) == sources
-
-
-def sources_of_needed(town: Copying) -> list[str]:
-    """As a later stage is told."""
-    (run,) = peer_of(town.bob).scheduler.jobs()
-    ((_, needed),) = run.outputs.needed()
-    return town.names(needed.sources)
+    assert sources_of_needed(town) == sources
 
 
 @pytest.mark.at_length

@@ -15,6 +15,7 @@ from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.dht.core.messages import PutValue
 from formation_p2p.features.services.core.claim import (
+    CLAIM_TTL_S,
     MEMBERS_SLOT,
     Claim,
     ClaimState,
@@ -52,6 +53,7 @@ from tests.support.services_world import CPU, ECHO, Hamlet, claim_of, person, wa
 from tests.support.stories import BOB, at
 
 WITHDRAWN = wanting(1, version=2, withdrawn=True)
+READY = ClaimState.READY
 
 
 def peer_of(node: SimNode) -> Peer:
@@ -171,6 +173,21 @@ def test_guardians_are_sought_again_soon_where_too_much_is_being_sought() -> Non
     assert replica.guardians_s == now.mono_s + 10.0
     hamlet.world.elapse(20)
     assert replica.guardians
+
+
+def test_a_claim_says_what_its_replica_does_and_who_guards_it() -> None:
+    hamlet, node = hamlet_with_echo()
+    busy(hamlet, node, 7)
+    hamlet.world.elapse(60)
+    claim = own_claim(hamlet, node)
+    assert (claim.service, claim.version, claim.slot, claim.state) == ("echo", 1, 0, READY)
+    assert (claim.peer_id, claim.addresses) == (node.identity.peer_id, node.contact.addresses)
+    assert (claim.outstanding, claim.capacity, claim.services_held) == (7, 16, 1)
+    assert 30 < claim.busy_percent <= 100 * 7 // 16
+    assert (claim.wanted, claim.next_version, claim.failed_version) == (0, 0, 0)
+    others = {each.identity.peer_id for each in hamlet.workers if each is not node}
+    assert set(claim.guardians) == others
+    assert claim.expires_unix_s - claim.issued_unix_s == CLAIM_TTL_S
 
 
 # -- two in one slot ---------------------------------------------------------------------------
