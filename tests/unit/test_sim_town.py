@@ -222,7 +222,7 @@ def test_who_cannot_be_dialled_is_heard_where_it_has_a_connection() -> None:
     assert connections.of(nodes[0].number) == []
 
 
-def sleepy_town(count: int = 400, *, connected: bool = True) -> tuple[World, list[SimNode]]:
+def sleepy_town(count: int = 200, *, connected: bool = True) -> tuple[World, list[SimNode]]:
     connections = Connections(5) if connected else None
     world = World(11, lean=True, connections=connections)
     nodes = [world.add(f"node{number}", public=True, asleep=True) for number in range(count)]
@@ -239,7 +239,7 @@ def test_who_sleeps_wakes_when_asked_and_knows_the_town() -> None:
     assert nodes[0].awake
     assert nodes[0].serves_dht
     assert len(nodes[0].peer.dht.table) > 20
-    assert 1 < sum(node.awake for node in nodes) < 400
+    assert 1 < sum(node.awake for node in nodes) < 200
     world.elapse(4)
     assert found_by(nodes[1]) == 1
     # All have been there for long: nobody joins.
