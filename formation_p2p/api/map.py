@@ -38,9 +38,9 @@ from formation_p2p.api.calls import (
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.progress import Progress, reporting
-from formation_p2p.api.submission import resolved
 from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.environments.prepare import resolved
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskEnd, TaskSucceeded
 from formation_p2p.placement.core.task_options import TaskOptions

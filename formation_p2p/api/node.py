@@ -19,11 +19,12 @@ from formation_p2p.api.opened import Makers
 from formation_p2p.api.output import is_shown
 from formation_p2p.api.probing import contact_of
 from formation_p2p.api.renewal import renew_grant
-from formation_p2p.api.submission import Submission, resolved, steps_call, with_code
+from formation_p2p.api.submission import Submission, steps_call, with_code
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.drivers.machine import Sandboxing
+from formation_p2p.environments.prepare import resolved
 from formation_p2p.environments.settings import EnvironmentSettings
 from formation_p2p.features.gateway.api.gateway_node import GatewayNode
 from formation_p2p.machine.clock import moment

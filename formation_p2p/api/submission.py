@@ -23,7 +23,7 @@ from formation_p2p.api.reference import Packer, good_for
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB
 from formation_p2p.drivers.python_checkpoint import Steps
-from formation_p2p.environments.prepare import is_at_hand
+from formation_p2p.environments.prepare import resolved
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.placement.core.data_rules import within_rules
@@ -139,20 +139,6 @@ def with_parcels(plan: Plan, job_id: str, packer: Packer) -> tuple[Plan, dict[st
         packer.release_all(parcels.values())
         raise
     return (Plan(tuple(tasks)) if parcels else plan), parcels
-
-
-# The packages of a job, as a person wrote them, made what travels to workers.
-
-
-async def resolved(
-    options: TaskOptions, with_environment: Callable[[TaskOptions], TaskOptions]
-) -> TaskOptions:
-    """`options` by `with_environment` (environments/prepare.py): in a thread where it reads
-    files or downloads wheels. To go there and back takes longer than the rest. Raises InvalidInput,
-    LocalError."""
-    if is_at_hand(options):
-        return with_environment(options)
-    return await asyncio.to_thread(with_environment, options)
 
 
 # Files that a caller gives with a job and that are too large to travel with its tasks: they travel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
@@ -170,3 +171,14 @@ def _remove_old(root: Path) -> None:
     folders = sorted(root.iterdir(), key=changed_ns)
     for folder in folders[:-_MAX_FOLDERS]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def resolved(
+    options: TaskOptions, with_environment: Callable[[TaskOptions], TaskOptions]
+) -> TaskOptions:
+    """`options` by `with_environment`: in a thread where it reads
+    files or downloads wheels. To go there and back takes longer than the rest. Raises InvalidInput,
+    LocalError."""
+    if is_at_hand(options):
+        return with_environment(options)
+    return await asyncio.to_thread(with_environment, options)

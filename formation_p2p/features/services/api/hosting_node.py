@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar, Unpack
 from formation_p2p.api.calling import CallingNode
 from formation_p2p.api.calls import of_calls
 from formation_p2p.api.keywords import listing
-from formation_p2p.api.submission import resolved
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.environments.prepare import resolved
 from formation_p2p.features.gangs.api.gang import Gang, GangMeans
 from formation_p2p.features.gangs.api.pool import pool_of_workers
 from formation_p2p.features.gangs.core.choice import Arrangement
