@@ -102,23 +102,15 @@ def test_another_peer_of_the_bucket_takes_the_place_of_one_that_is_gone() -> Non
     assert 10 < len(tried) <= K
 
 
-def test_what_was_sent_long_ago_is_not_sent_again() -> None:
-    relay = relay_of(Net(40))
-    first, *_ = relay.spread(b"want", 0, 40, at(0))
-    assert relay.undelivered(first.to.peer_id, at(5)) == []
-
-
-def test_branches_that_are_remembered_are_bounded() -> None:
+def test_of_a_branch_that_is_forgotten_old_or_empty_nothing_is_sent_again() -> None:
     relay = relay_of(Net(40), AnnounceParameters(max_branches=1))
     *others, last = relay.spread(b"want", 0, 40, at(0))
     assert others
     assert all(relay.undelivered(each.to.peer_id, at(0)) == [] for each in others)
     assert len(relay.undelivered(last.to.peer_id, at(0))) <= 1
-
-
-def test_a_branch_whose_bucket_is_empty_by_now_is_left() -> None:
-    net = Net(40)
-    relay = relay_of(net)
-    first, *_ = relay.spread(b"want", 0, 40, at(0))
-    net.gone |= set(net.peers)
-    assert relay.undelivered(first.to.peer_id, at(1)) == []
+    for after_s, empty in ((5, False), (1, True)):
+        net = Net(40)
+        relay = relay_of(net)
+        first, *_ = relay.spread(b"want", 0, 40, at(0))
+        net.gone |= set(net.peers) if empty else set()
+        assert relay.undelivered(first.to.peer_id, at(after_s)) == []

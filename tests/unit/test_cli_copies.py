@@ -52,6 +52,9 @@ def test_of_copies_that_agree_one_is_shown() -> None:
     lines = printed(CAROL, b"x\n"), printed(ALICE, b"x\ny\n"), printed(CAROL, b"y\n")
     end = ended(b"x\ny\n")
     assert shown(*lines, other, end) == [other, printed(CAROL, b"x\ny\n"), end]
+    nonsense = TaskSucceeded("a", CAROL, b"nonsense", 1)
+    assert shown(printed(CAROL), nonsense) == [nonsense]
+    assert passed_on(None)(printed(ALICE)) == (printed(ALICE),), "without a quorum all is shown"
 
 
 def test_of_long_output_the_stream_is_shown_where_it_is_what_was_agreed_on() -> None:
@@ -75,11 +78,6 @@ def test_a_worker_that_streams_something_else_is_not_heard(stdout: bytes, stream
     end = ended(stdout)
     agreed = [printed(CAROL, stdout[-MAX_TAIL_BYTES:])] if stdout else []
     assert shown(lie, printed(CAROL, b"wrong", is_stderr=True), end) == [*agreed, end]
-
-
-def test_what_is_no_result_shows_nothing() -> None:
-    end = TaskSucceeded("a", CAROL, b"nonsense", 1)
-    assert shown(printed(CAROL), end) == [end]
 
 
 def test_what_failed_or_was_not_agreed_on_is_not_shown() -> None:
@@ -117,10 +115,6 @@ def end_of(event: TaskSucceeded) -> bytes:
     return ProcessResult.decode(event.result).stdout_tail
 
 
-def test_without_a_quorum_all_is_shown_at_once() -> None:
-    assert passed_on(None)(printed(ALICE)) == (printed(ALICE),)
-
-
 LOST = TaskRetried("a", Attempt("a#1", ALICE, "it is gone", lost=True))
 MOVED = replace(LOST, reason=RetryReason.MOVED)
 CUT, BEGUN = "is not whole", "begins with that of an attempt"
@@ -149,18 +143,14 @@ def test_what_is_missing_of_the_output_is_noticed(
     assert (said or "None") in str(whole.lacks(ended(b"x\n")))
 
 
-def test_long_output_is_compared_by_its_digest() -> None:
-    for last, said in ((LONG[5:], None), (LONG[6:], CUT)):
-        whole = Whole()
-        for piece in (LONG[:5], last):
-            assert whole.lacks(printed(CAROL, piece)) is None
-        assert (said or "None") in str(whole.lacks(ended(LONG)))
-
-
-def test_output_that_is_not_kept_does_not_count() -> None:
+def test_output_that_is_not_kept_does_not_count_and_long_output_goes_by_its_digest() -> None:
     whole = Whole()
     for event in (printed(ALICE, b"x"), LOST):
         whole.lacks(event)
     whole.forget("a")
     whole.lacks(printed(CAROL, b"x\n"))
     assert whole.lacks(ended(b"x\n")) is None
+    for last, said in ((LONG[5:], None), (LONG[6:], CUT)):
+        whole = Whole()
+        assert [whole.lacks(printed(CAROL, piece)) for piece in (LONG[:5], last)] == [None, None]
+        assert (said or "None") in str(whole.lacks(ended(LONG)))

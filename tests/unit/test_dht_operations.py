@@ -253,6 +253,9 @@ def test_abandoned_while_it_still_looks_nobody_has_taken_it() -> None:
         alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test"),
     ):
         assert alice.dht.operations.abandon(operation) == ()
+    alice.dht.take()
+    nothing = alice.dht.operations.deliver([], NOW, "leave")
+    assert alice.dht.take() == ([], [Published(nothing, ())])
 
 
 def test_writes_to_certain_peers_go_to_them_alone_and_one_to_itself_is_kept_at_once() -> None:
@@ -279,12 +282,6 @@ def test_writes_to_certain_peers_go_to_them_alone_and_one_to_itself_is_kept_at_o
         ),
     )
     assert published.stored_at == (Contact(ALICE.peer_id), BOB)
-
-
-def test_writes_to_nobody_end_at_once() -> None:
-    alice = Alone()
-    operation = alice.dht.operations.deliver([], NOW, "leave")
-    assert alice.dht.take() == ([], [Published(operation, ())])
 
 
 def test_an_acknowledged_write_brings_back_what_its_holder_said() -> None:

@@ -260,6 +260,23 @@ def test_where_what_is_free_decides_and_discovery_has_no_time_whoever_is_known_i
     assert all_succeeded(bob, 4)
 
 
+def test_a_worker_that_leased_is_asked_for_more_as_if_it_had_never_refused() -> None:
+    world = town(
+        3, lambda x: (10 if x.work.payload == b"hog" else 3, Succeeded(x.work.payload)), alice=1
+    )
+    bob, eve = world.nodes["bob"], world.add("eve")
+    world.elapse(1)
+    eve.submit(job(payload=b"hog"))
+    world.elapse(0.5)
+    bob.submit(job(6))
+    while not only(bob.reported, TaskPlaced):
+        world.elapse(0.1)
+    refused = len(only(passed(world, "bob", "alice"), PlacementRequest))
+    assert refused >= 4
+    world.elapse(5)
+    assert len(only(passed(world, "bob", "alice"), PlacementRequest)) >= refused + 2
+
+
 # -- when tasks fail ------------------------------------------------------------------------
 
 
@@ -315,6 +332,21 @@ def test_a_worker_that_is_cut_off_in_silence_is_lost_when_its_lease_expires() ->
     world.elapse(90)
     assert all_succeeded(bob, 3)
     assert all(map(is_idle, (alice, world.nodes["carol"], world.nodes["dave"])))
+
+
+def test_a_worker_that_is_cut_off_before_it_leases_is_given_up_for_another() -> None:
+    world = lasting(1)
+    bob, one = world.nodes["bob"], job()
+    nearest, second, _ = nearest_first(world, one.tasks[0])
+    bob.submit(one)
+    while not only(passed(world, nearest, "bob"), Offer):
+        world.elapse(0.005)
+    world.cut(bob, world.nodes[nearest])
+    world.elapse(6)
+    assert all_succeeded(bob, 1)
+    assert workers_of(bob) == [second]
+    assert only(bob.reported, WorkerLost) == []  # nothing ran there
+    assert is_idle(world.nodes[nearest])
 
 
 def until_a_result_is_under_way(world: World) -> None:

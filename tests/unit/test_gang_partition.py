@@ -63,11 +63,14 @@ def test_what_is_exchanged_over_a_slow_link_stays_together() -> None:
     assert step_s(found) == 2.0
 
 
-def test_parts_bound_by_memory_leave_the_same_share_free() -> None:
+def test_parts_bound_by_memory_leave_the_same_share_free_and_a_full_member_passes_them_on() -> None:
     members = [MemberCapacity(0, 1, 100), MemberCapacity(1, 1000, 300)]
     found = partition(layers(*[1] * 20, memory_bytes=10), members, "proportional(memory)")
     assert [len(found.of(rank)) for rank in (0, 1)] == [5, 15]
     assert str(found.strategy) == "proportional(memory)"
+    members = [MemberCapacity(0, 1000, 20), MemberCapacity(1, 1, 1000)]
+    found = partition(layers(*[1] * 30, memory_bytes=5), members, "hashed")
+    assert [len(found.of(rank)) for rank in (0, 1)] == [4, 26]
 
 
 def test_parts_bound_by_traffic_are_cut_where_little_crosses_and_still_shared_out() -> None:
@@ -139,12 +142,6 @@ def test_by_hash_only_the_parts_of_one_that_leaves_move() -> None:
     assert back.partition.assigned == found.assigned
 
 
-def test_by_hash_a_full_member_passes_parts_on() -> None:
-    members = [MemberCapacity(0, 1000, 20), MemberCapacity(1, 1, 1000)]
-    found = partition(layers(*[1] * 30, memory_bytes=5), members, "hashed")
-    assert [len(found.of(rank)) for rank in (0, 1)] == [4, 26]
-
-
 @pytest.mark.parametrize("strategy", ["proportional", "proportional(memory)", "local"])
 def test_after_a_loss_only_what_was_there_moves(strategy: str) -> None:
     parts = layers(*[10] * 30, memory_bytes=10)
@@ -202,6 +199,20 @@ def test_stages_follow_each_other_and_what_skips_goes_through_all_between() -> N
     members = [MemberCapacity(rank, 10) for rank in range(3)]
     terms = partition(parts, members, "pipeline").explain()
     assert [link.size_bytes for link in terms.links] == [107, 107]
+    # What is not measured is assumed.
+    parts = [Part("a", 10, sends={"b": 1000}), Part("b", 10)]
+    links = Links(rtt_us={(0, 1): 2_000, (1, 0): 3_000})
+    (link,) = partition(parts, members[:2], "pipeline", links=links).explain().links
+    assert (link.rtt_us, link.rtt_is_measured) == (3_000, True)
+    assert (link.bytes_s, link.rate_is_measured) == (12_500_000, False)
+    assert str(link).endswith("(12.5 MB/s assumed, 3 ms measured)")
+    # Stages are not cut where too much would have to be handed over.
+    parts = layers(10, 10, 10)
+    parts[0] = replace(parts[0], sends={"l1": 10**9})
+    found = partition(parts, [MemberCapacity(0, 10), MemberCapacity(1, 5)], "pipeline")
+    assert [found.of(rank) for rank in (0, 1)] == [("l0", "l1"), ("l2",)]
+    with pytest.raises(InvalidInput, match="join neighbours"):
+        partition(layers(*[1] * 257), THREE, "pipeline")
 
 
 def test_more_members_than_can_be_searched_are_taken_in_a_few_orders() -> None:
@@ -229,19 +240,6 @@ def test_after_a_loss_a_pipeline_moves_as_little_as_keeps_its_pace() -> None:
     fewer = repartition(found, replaced[:-1])
     fresh = partition(layers(*[10] * 12, memory_bytes=10), replaced[:-1], "pipeline")
     assert step_s(fewer.partition) <= step_s(fresh) * (1 + SLACK)
-
-
-def test_a_pipeline_of_too_many_parts_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="join neighbours"):
-        partition(layers(*[1] * 257), THREE, "pipeline")
-
-
-def test_stages_are_not_cut_where_too_much_would_have_to_be_handed_over() -> None:
-    parts = layers(10, 10, 10)
-    parts[0] = replace(parts[0], sends={"l1": 10**9})
-    found = partition(parts, [MemberCapacity(0, 10), MemberCapacity(1, 5)], "pipeline")
-    assert [found.of(rank) for rank in (0, 1)] == [("l0", "l1"), ("l2",)]
-    assert step_s(found) == 2.0
 
 
 # -- what is given ----------------------------------------------------------------------------
@@ -303,16 +301,6 @@ def test_parts_and_members_are_checked() -> None:
     ):
         with pytest.raises(InvalidInput):
             wrong()
-
-
-def test_links_say_what_was_measured_and_what_is_assumed() -> None:
-    parts = [Part("a", 10, sends={"b": 1000}), Part("b", 10)]
-    members = [MemberCapacity(rank, 10) for rank in range(2)]
-    links = Links(rtt_us={(0, 1): 2_000, (1, 0): 3_000})
-    (link,) = partition(parts, members, "pipeline", links=links).explain().links
-    assert (link.rtt_us, link.rtt_is_measured) == (3_000, True)
-    assert (link.bytes_s, link.rate_is_measured) == (12_500_000, False)
-    assert str(link).endswith("(12.5 MB/s assumed, 3 ms measured)")
 
 
 def test_a_repartition_says_what_moves() -> None:

@@ -51,33 +51,19 @@ def test_a_pool_adds_up_and_maps_back() -> None:
     assert pool.member(2) is None
 
 
-def test_what_is_leased_is_not_free() -> None:
+def test_what_is_leased_is_not_free_and_of_a_device_that_is_shared_the_rest_is() -> None:
     needs = parse_requirements("cpu=2,memory=4GiB,gpu=1")
     left = less(KITCHEN.free, needs, ("G0",))
     assert (left.cpu_milli, left.memory_bytes, left.storage_bytes) == (2000, 12 * GIB, 100 * GIB)
     assert left.gpus == (GpuFree("G0", 0, 0),)
     assert less(left, needs, ("G0",)).cpu_milli == less(left, needs, ("G0",)).gpu_share_milli == 0
     assert less(less(left, needs), needs).cpu_milli == 0  # it was announced without some of it
-
-
-def test_of_a_device_that_is_shared_the_rest_is_free() -> None:
     half = parse_requirements("cpu=1,memory=1GiB,gpu=1,gpu.share=0.5")
     left = less(CELLAR.free, half, ("G1",))
     assert left.gpus == (GpuFree("G0", 1000, 80 * GIB), GpuFree("G1", 500, 40 * GIB))
     assert less(left, half, ("G1",)).gpus[1] == GpuFree("G1", 0, 0)
     some = parse_requirements("cpu=1,memory=1GiB,gpu=1,gpu.share=0.5,gpu.memory=10GiB")
     assert less(left, some, ("G1",)).gpus[1] == GpuFree("G1", 0, 30 * GIB)
-
-
-def test_a_pool_grows_and_shrinks_with_its_members() -> None:
-    assert Pool(()).total == Pool(()).reserved == Pool(()).used
-    assert Pool((KITCHEN,)).total.cpu_milli == 4000
-    assert Pool((KITCHEN, CELLAR)).total.storage_bytes == 200 * GIB
-
-
-def test_what_one_machine_holds_is_not_divided() -> None:
-    divided = Pool((KITCHEN, CELLAR)).divided(parse_requirements("cpu=6,memory=8GiB"))
-    assert divided == {CELLAR.peer_id: parse_requirements("cpu=6,memory=8GiB")}
 
 
 def test_gpus_are_divided_whole_and_only_among_those_that_have_them() -> None:
@@ -105,7 +91,9 @@ def test_what_all_together_lack_is_named() -> None:
     assert Pool(()).divided(Requirements()) == Infeasible("cpu", 1000, 0)
 
 
-def test_a_machine_without_room_has_no_share() -> None:
+def test_what_one_machine_holds_is_not_divided_and_one_without_room_has_no_share() -> None:
+    small, large = (parse_requirements(f"cpu={n},memory=1GiB") for n in (6, 8))
+    assert Pool((KITCHEN, CELLAR)).divided(small) == {CELLAR.peer_id: small}
     busy = replace(KITCHEN, free=replace(KITCHEN.free, cpu_milli=0))
-    divided = Pool((busy, CELLAR)).divided(parse_requirements("cpu=8,memory=1GiB"))
-    assert divided == {CELLAR.peer_id: parse_requirements("cpu=8,memory=1GiB")}
+    assert Pool((busy, CELLAR)).divided(large) == {CELLAR.peer_id: large}
+    assert Pool(()).total == Pool(()).reserved == Pool(()).used
