@@ -323,22 +323,19 @@ def test_a_barrier_opens_when_all_ranks_are_there_and_again_the_next_time() -> N
     assert result_of(world.ask(0, said.CountKeys(60))) == 0
 
 
-def test_one_rank_that_arrives_twice_is_one() -> None:
-    world = World()
-    world.arrive(0)
-    world.arrive(0)
+def test_a_barrier_that_not_all_ranks_reach_times_out() -> None:
+    world = World((0, 1, None))
+    of_owner = world.arrive(2)
+    assert problem_of(world.answers[2, of_owner]) is Problem.INVALID
+    world.answers.clear()
+    numbers = [world.arrive(0, timeout_ms=1000) for _ in range(2)]  # who arrives twice is one
     assert world.answers == {}
-    world.arrive(1)
-    assert len(world.answers) == 3
-
-
-def test_a_barrier_that_not_all_reach_times_out() -> None:
-    world = World()
-    number = world.arrive(0, timeout_ms=1000)
     world.later(1)
-    assert problem_of(world.answers[0, number]) is Problem.TIMEOUT
+    assert [problem_of(world.answers[0, each]) for each in numbers] == [Problem.TIMEOUT] * 2
     late = world.arrive(1)
     assert (1, late) not in world.answers
+    world.arrive(0)
+    assert (1, late) in world.answers
 
 
 def test_a_gang_that_shrinks_opens_the_barrier_for_those_who_are_left() -> None:
@@ -348,12 +345,6 @@ def test_a_gang_that_shrinks_opens_the_barrier_for_those_who_are_left() -> None:
     assert world.answers == {}
     world.tell(world.store.handle(Resized(2, frozenset({0, 1})), world.now_s))
     assert len(world.answers) == 2
-
-
-def test_the_owner_has_no_place_at_a_barrier() -> None:
-    world = World((0, None))
-    number = world.arrive(1)
-    assert problem_of(world.answers[1, number]) is Problem.INVALID
 
 
 # -- the store's node is lost ----------------------------------------------------------------------
@@ -427,11 +418,7 @@ def test_those_who_do_not_answer_are_not_waited_for_long() -> None:
     assert world.get(1, "a") is None
     world.later(COLLECT_S)
     assert value_of(world.get(1, "a")) == b"1"
-
-
-def test_where_none_has_a_copy_the_store_is_empty() -> None:
-    world = World((0, 1), is_new=False)
-    assert world.store.is_open
+    assert World((0, 1), is_new=False).store.is_open, "where none has a copy it is empty"
 
 
 def test_one_that_does_not_send_its_copy_is_given_up() -> None:
@@ -541,13 +528,10 @@ def test_a_key_has_a_form(key: str) -> None:
         parse_from_client(pack_from_client(said.Set(1, key, b"")))
 
 
-def test_a_problem_that_is_not_known_does_not_parse() -> None:
+def test_a_problem_that_is_not_known_and_a_barrier_without_a_count_do_not_parse() -> None:
     frame = pack_from_store(Refused(1, Problem.FULL, ""))
     with pytest.raises(ProtocolViolation, match="is not known"):
         parse_from_store(frame.replace(b"full", b"fool"))
-
-
-def test_how_often_a_barrier_was_passed_is_a_number() -> None:
     with pytest.raises(ProtocolViolation):
         parse_from_store(b"\x84\x14\x6a_barrier/b\x01\x41x")
 
