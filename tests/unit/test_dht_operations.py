@@ -409,9 +409,9 @@ def test_siblings_that_a_holder_names_on_its_own_machine_hold_no_more_than_a_few
         return Contact(world.person(name).peer_id, (address,))
 
     monkeypatch.setattr(world, "contact", somewhere)
-    town, alice = settled(*people(40))
+    town, alice = settled(*people(25))
     name = shard_key(world.NETWORK, "any", Key(0), 0)
-    ids = [f"sybil {number}" for number in range(1000)]
+    ids = [f"sybil {number}" for number in range(300)]
     ids.sort(key=lambda each: key_of_peer(world.person(each).peer_id) ^ key_of(name))
     sybils = town.join(*ids[:16])
     for sybil in sybils:
