@@ -28,7 +28,19 @@ from formation_p2p.workload.core.scope import Scope, ScopeShares
 from simulations.simulator.executor import Run, Running
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S, World
-from tests.support.stories import BOB, NEEDS, at, at_work, identity, job, only, town, town_with
+from tests.support.stories import (
+    BOB,
+    NEEDS,
+    at,
+    at_work,
+    identity,
+    job,
+    only,
+    peer_of,
+    town,
+    town_with,
+    worker_of,
+)
 
 NOW = int(EPOCH_UNIX_S)
 
@@ -132,7 +144,7 @@ def test_a_notice_brings_the_worker_that_becomes_free() -> None:
     world.elapse(5)
     _, bob = at_work(world, job(find=Find.DHT_NOTICE), for_s=1)
     assert said(world)["LeaveWant"] > 0
-    assert not bob.peer.scheduler.is_idle  # type: ignore[attr-defined]
+    assert not peer_of(bob).scheduler.is_idle
     world.elapse(28)
     assert succeeded(bob) == 1
     assert said(world)["HandWant"] > 0
@@ -152,9 +164,9 @@ def test_no_task_runs_twice_however_many_offer() -> None:
     assert succeeded(bob) == 15
     assert set(ran.values()) == {1}
     for node in world.nodes.values():
-        worker = node.peer.worker  # type: ignore[attr-defined]
+        worker = peer_of(node).worker
         if worker is not None:
-            counts = node.peer.status(world.moment(node)).offers  # type: ignore[attr-defined]
+            counts = peer_of(node).status(world.moment(node)).offers
             assert counts.sent == counts.won + counts.lost
 
 
@@ -234,27 +246,17 @@ def test_one_message_leads_to_as_many_as_it_may_and_no_more() -> None:
     assert said(world)["SpreadWant"] == said(world)["Offer"] == 0
 
 
-def test_a_worker_does_not_offer_to_one_that_it_distrusts() -> None:
+def test_who_does_not_work_has_no_room_or_distrusts_the_author_offers_nothing() -> None:
+    world, bob = at_work(town(run=taking(30), alice=1), job(), for_s=3)
+    for name in ("gate", "alice"):
+        deliver(world, name, "bob", work.HandWant(want_of(bob)))
+        assert said(world)["Offer"] == said(world)["RequestRefused"] == 0
     world = town(alice=1)
     alice, bob = world.nodes["alice"], world.nodes["bob"]
     for _ in range(20):
-        alice.peer.reputation.note(  # type: ignore[attr-defined]
-            bob.identity.peer_id, Experience.WRONG, world.moment(alice)
-        )
+        peer_of(alice).reputation.note(bob.identity.peer_id, Experience.WRONG, world.moment(alice))
     deliver(world, "alice", "bob", work.HandWant(want_of(bob)))
     assert said(world)["Offer"] == 0
-
-
-def test_a_node_that_does_not_work_offers_nothing() -> None:
-    world = town(alice=1)
-    deliver(world, "gate", "bob", work.HandWant(want_of(world.nodes["bob"])))
-    assert said(world)["Offer"] == 0
-
-
-def test_a_worker_without_room_says_nothing_to_what_it_is_handed() -> None:
-    world, bob = at_work(town(run=taking(30), alice=1), job(), for_s=3)
-    deliver(world, "alice", "bob", work.HandWant(want_of(bob)))
-    assert said(world)["Offer"] == said(world)["RequestRefused"] == 0
 
 
 def offer(number: int, profile: bytes) -> work.Offer:
@@ -266,15 +268,12 @@ def test_offers_that_were_not_called_for_are_given_back() -> None:
     """Without a call; of another's profile, of none, and of one that is gone."""
     world = town(run=taking(30), alice=1, carol=1)
     bob, alice, carol = (world.nodes[name] for name in ("bob", "alice", "carol"))
-    own = {
-        node.name: node.peer.worker.announced  # type: ignore[attr-defined]
-        for node in (alice, carol)
-    }
+    own = {node.name: worker_of(node).announced for node in (alice, carol)}
     deliver(world, "bob", "alice", offer(1, own["alice"]))
     assert said(world)["Release"] == 1
     bob.submit(job(9, find=Find.ANNOUNCE))
     world.elapse(1)
-    [number, *_] = bob.peer.lessee.calls  # type: ignore[attr-defined]
+    [number, *_] = peer_of(bob).lessee.calls
     for profile in (own["carol"], b"no profile"):
         deliver(world, "bob", "alice", offer(number, profile))
         assert said(world)["Release"] == 1

@@ -227,13 +227,10 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_job(tmp_path: Path) -> None:
     assert (task.label, task.argv) == ("a", ("wc", "a"))
 
 
-def test_an_input_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_an_input_that_is_missing_and_what_no_process_takes_are_named(tmp_path: Path) -> None:
     path = written(tmp_path, '[[task]]\nargv = ["a"]\nfiles_in = ["none.txt"]')
     with pytest.raises(LocalError, match=r"none\.txt: No such file"):
         read_job_file(path).plan()
-
-
-def test_what_no_process_takes_is_refused_with_the_name_of_the_task(tmp_path: Path) -> None:
     path = written(tmp_path, '[[task]]\nlabel = "x"\nargv = ["a"]\nfiles_out = ["../b"]')
     with pytest.raises(InvalidInput, match=r"task x: files_out: '\.\./b' is not a plain"):
         read_job_file(path).plan()

@@ -108,14 +108,11 @@ def test_a_reply_survives_the_wire(message: Reply) -> None:
     assert len(pack_reply(message)) <= MAX_REPLY_BYTES
 
 
-def test_sources_are_named_with_their_first_addresses() -> None:
+def test_sources_are_named_with_their_first_addresses_and_a_long_reason_is_cut() -> None:
     known = BOB.addresses * (MAX_KEPT_FROM_ADDRESSES + 1)
     keep = Keep(b"", CID, 1, b"n" * 16, (Contact(BOB.peer_id, known),))
     cut = (Contact(BOB.peer_id, known[:MAX_KEPT_FROM_ADDRESSES]),)
     assert parse_request(pack_request(keep)) == replace(keep, sources=cut)
-
-
-def test_a_long_reason_is_cut() -> None:
     assert parse_reply(pack_reply(BlobRefused("x" * 999))) == BlobRefused("x" * 256)
 
 

@@ -263,21 +263,17 @@ def learnt(memory_bytes: int) -> Job:
     return replace(once, tasks=(task,))
 
 
-def test_what_is_stopped_at_memory_that_was_learnt_is_tried_again_with_more() -> None:
+def test_what_is_stopped_at_memory_that_was_learnt_is_tried_again_with_more_but_only_once() -> None:
     world, bob = at_work(forgetful(300 * MIB), learnt(100 * MIB), for_s=5)
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
     (retried,) = only(bob.reported, TaskRetried)
     assert not retried.counts
     world.elapse(3)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
-
-
-def test_but_only_once() -> None:
     _, bob = at_work(forgetful(600 * MIB), learnt(100 * MIB), for_s=5)
     assert bob.reported[-1] == JobEnded(0, 1, 0, 0)
     (gave_up,) = only(bob.reported, TaskGaveUp)
-    assert gave_up.kind is FailureKind.MEMORY
-    assert len(gave_up.attempts) == 1
+    assert (gave_up.kind, len(gave_up.attempts)) == (FailureKind.MEMORY, 1)
 
 
 def test_one_of_two_attempts_that_is_stopped_leaves_it_to_the_other() -> None:
