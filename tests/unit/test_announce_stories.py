@@ -268,7 +268,7 @@ def test_offers_that_were_not_called_for_are_given_back() -> None:
     """Without a call; of another's profile, of none, and of one that is gone."""
     world = town(run=taking(30), alice=1, carol=1)
     bob, alice, carol = (world.nodes[name] for name in ("bob", "alice", "carol"))
-    own = {node.name: worker_of(node).announced for node in (alice, carol)}
+    own = {node.name: worker_of(node).announced or b"" for node in (alice, carol)}
     deliver(world, "bob", "alice", offer(1, own["alice"]))
     assert said(world)["Release"] == 1
     bob.submit(job(9, find=Find.ANNOUNCE))
