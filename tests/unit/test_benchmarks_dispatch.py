@@ -26,12 +26,9 @@ def test_a_percentile_is_a_value_that_was_measured() -> None:
     assert percentile([7.0], 95) == 7.0
     with pytest.raises(ValueError, match="nothing"):
         percentile([], 50)
-
-
-def test_a_slow_side_is_given_as_many_tasks_as_it_can_end() -> None:
-    assert affordable(5000, 20_000) == 20_000
-    assert affordable(100, 20_000) == 100 * ROUND_S
-    assert affordable(0.0001, 20_000) == 1
+    # A slow side is given as many tasks as it can end.
+    rates = {5000: 20_000, 100: 100 * ROUND_S, 0.0001: 1}
+    assert {rate: affordable(rate, 20_000) for rate in rates} == rates
 
 
 # -- a worker that was killed ------------------------------------------------------------------
@@ -63,6 +60,8 @@ def test_recovery_lasts_until_the_last_task_of_the_dead_worker_runs_elsewhere() 
 def test_a_task_that_was_given_to_the_dead_worker_after_its_death_counts() -> None:
     story = reported((2.5, placed("late", ALICE)), (6.0, TaskBegan("late", BOB)))
     assert recovery(story, ALICE, killed_s=2.0) == Recovery(tasks=1, took_s=4.0)
+    with pytest.raises(ValueError, match="1 tasks"):  # it never ran again
+        recovery(reported((1.0, placed("one", ALICE))), ALICE, killed_s=2.0)
 
 
 def test_what_the_dead_worker_ended_or_gave_back_in_life_was_not_lost() -> None:
@@ -76,11 +75,6 @@ def test_what_the_dead_worker_ended_or_gave_back_in_life_was_not_lost() -> None:
         (8.0, TaskBegan("moved", BOB)),
     )
     assert recovery(story, ALICE, killed_s=2.0) == Recovery(tasks=0, took_s=0.0)
-
-
-def test_a_task_that_never_ran_again_is_no_recovery() -> None:
-    with pytest.raises(ValueError, match="1 tasks"):
-        recovery(reported((1.0, placed("one", ALICE))), ALICE, killed_s=2.0)
 
 
 # -- figures -----------------------------------------------------------------------------------

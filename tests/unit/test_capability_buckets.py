@@ -84,15 +84,16 @@ def test_no_bucket_is_named_twice(
     assert len(set(names)) == len(names) <= MAX_BUCKETS
 
 
-def test_a_small_machine_announces_itself_under_few_names() -> None:
+def test_a_machine_announces_itself_under_few_names_and_by_its_unusual_vendor() -> None:
     names = buckets_of(machine(cpu_milli=4000), {"region": "eu"}, {"python", "process"})
     assert names == (ANY, "driver/process", "driver/python", "label/region/eu")
-
-
-def test_a_machine_is_in_the_bucket_of_a_vendor_that_is_not_the_usual_one() -> None:
     gpus = (Gpu("G0", "nvidia", "H100", 1, 90), Gpu("G1", "amd", "MI300X", 1))
     names = buckets_of(Capability(1000, 1, gpus=gpus), {}, ())
     assert [name for name in names if "vendor" in name] == ["gpu/vendor/amd"]
+    # As texts `sm_100` comes before `sm_80`.
+    b200 = machine(Gpu("G0", "nvidia", "B200", 1, 100))
+    assert {"gpu/cc/80", "gpu/cc/90", "gpu/cc/100"} <= set(buckets_of(b200, {}, ()))
+    assert "gpu/cc/100" not in buckets_of(machine(h100("G0")), {}, ())
 
 
 def test_no_machine_is_in_more_buckets_than_the_bound() -> None:
@@ -133,13 +134,6 @@ def test_no_machine_is_in_more_buckets_than_the_bound() -> None:
 )
 def test_the_bucket_asked_is_the_most_selective(text: str, bucket: str) -> None:
     assert widening(parse_requirements(text))[0] == bucket
-
-
-def test_sm_100_is_in_the_buckets_of_all_before_it() -> None:
-    """As texts `sm_100` comes before `sm_80`."""
-    b200 = machine(Gpu("G0", "nvidia", "B200", 1, 100))
-    assert {"gpu/cc/80", "gpu/cc/90", "gpu/cc/100"} <= set(buckets_of(b200, {}, ()))
-    assert "gpu/cc/100" not in buckets_of(machine(h100("G0")), {}, ())
 
 
 def test_a_bucket_has_a_key_of_its_own_in_each_network() -> None:
@@ -241,11 +235,11 @@ def test_a_worker_is_a_sample_in_some_buckets_and_not_in_others() -> None:
     """Or those few would be at the top of every bucket, and the load with them."""
     sampled = [bool(list(depths_of(f"b{n}", ALICE.peer_id, Span(1, 1)))[1:]) for n in range(200)]
     assert 20 < sum(sampled) < 80
-
-
-def test_a_shard_that_splits_leaves_more_than_a_search_wants_in_each_half() -> None:
+    # A shard that splits leaves more than a search wants in each half.
     assert SHARDS.split // 2 >= 2 * DISCOVERY.wanted
     assert SHARDS.merge < SHARDS.split // 2
+    whole = {bucket_key(NETWORK, "any"): (0, Span(0, 0))}
+    assert places_of(NETWORK, ALICE.peer_id, {"any": Span()}) == whole
 
 
 # -- a profile's places -------------------------------------------------------------------------
@@ -265,9 +259,3 @@ def test_a_workers_names_are_those_of_its_spans_and_samples(
     assert len(places) == sum(
         len(list(depths_of(bucket, peer_id, span))) for bucket, span in by_bucket.items()
     )
-
-
-def test_a_whole_bucket_has_its_own_name_alone() -> None:
-    assert places_of(NETWORK, ALICE.peer_id, {"any": Span()}) == {
-        bucket_key(NETWORK, "any"): (0, Span(0, 0))
-    }

@@ -82,17 +82,12 @@ def test_what_is_killed_or_fenced_was_taken_back_and_what_never_began_is_not_tol
     assert counts == "0 0 2"
 
 
-def test_nothing_goes_on_after_a_crash_of_the_network_stack() -> None:
-    seen = ((Tick(), [EXECUTE]), (ExecutionStarted("lease", "a"), ()), (Joined((), ()), ()))
-    events, counts = reported(*seen)
-    assert [type(event) for event in events] == [WorkBegan, WorkEnded]
-    assert counts == "0 0 1"
-
-
-def test_what_runs_when_the_node_is_left_ends_with_it() -> None:
-    events, counts = reported((Tick(), [EXECUTE]), (ExecutionStarted("lease", "a"), ()))
-    assert [type(event) for event in events] == [WorkBegan, WorkEnded]
-    assert counts == "1 0 0"
+def test_nothing_goes_on_after_a_crash_of_the_network_stack_or_the_end_of_the_node() -> None:
+    start: tuple[PeerEvent, Sequence[PeerEffect]] = (ExecutionStarted("lease", "a"), ())
+    for more, counted in ((((Joined((), ()), ()),), "0 0 1"), ((), "1 0 0")):
+        events, counts = reported((Tick(), [EXECUTE]), start, *more)
+        assert [type(event) for event in events] == [WorkBegan, WorkEnded]
+        assert counts == counted
 
 
 def test_the_log_names_the_program_and_who_submitted_it() -> None:

@@ -185,17 +185,16 @@ def test_a_source_that_is_lost_again_and_again_is_asked_less_often() -> None:
 
 
 def test_one_that_sends_wrong_bytes_is_asked_no_more() -> None:
+    assert Story(1).feed(Tick()) == [GaveUp("no source has it: no source is known")]
     story = Story(2, A, B)
     story.begin()
     assert story.feed(SourceRefused(ALICE, "sent wrong bytes")) == [OpenSource(B, manifest=False)]
+    assert story.feed(SourceLost(ALICE, "cut")) == []  # late news of it change nothing
+    assert story.feed(SourceOpened(ALICE, story.manifest)) == []
     assert story.feed(SourceOpened(BOB)) == wants(BOB, 0, 1)
     assert story.feed(SourceRefused(BOB, "no")) == [
         GaveUp(f"no source has it: {ALICE} sent wrong bytes; {BOB} no")
     ]
-
-
-def test_without_any_source_it_gives_up_at_once() -> None:
-    assert Story(1).feed(Tick()) == [GaveUp("no source has it: no source is known")]
 
 
 def test_a_source_that_does_not_answer_has_another_tried_beside_it() -> None:
@@ -270,14 +269,6 @@ def test_it_gives_up_when_nothing_has_come_for_long() -> None:
     story.feed(SourceLost(ALICE, "unreachable"))
     (end,) = story.feed(Tick(), after_s=PATIENCE_S)
     assert end == GaveUp(f"nothing came for {PATIENCE_S:.0f} s: {ALICE} unreachable")
-
-
-def test_late_news_of_a_source_changes_nothing() -> None:
-    story = Story(2, A, B)
-    story.begin()
-    story.feed(SourceRefused(ALICE, "no"))
-    assert story.feed(SourceLost(ALICE, "cut")) == []
-    assert story.feed(SourceOpened(ALICE, story.manifest)) == []
 
 
 def test_the_sources_are_bounded() -> None:

@@ -142,17 +142,15 @@ def test_a_stranger_is_pinged_before_anyone_is_sent_to_it() -> None:
     assert alice.reply_to(FindNode(b"name"), CAROL) == Nodes((BOB,))
 
 
-def test_a_stranger_who_does_not_answer_never_enters() -> None:
+def test_a_stranger_who_does_not_answer_or_has_no_address_never_enters() -> None:
     alice = Alone()
+    assert alice.dht.next_timeout() == float("inf")
+    alice.dht.tick(NOW)  # which it does not need before it joins
+    alice.dht.handle(RequestReceived(1, Contact(BOB.peer_id), Ping()), NOW)
+    assert alice.dht.take() == ([SendResponse(1, Pong(), cause="")], [])
     alice.reply_to(Ping(), BOB)
     alice.dht.handle(RequestFailed(1, "no answer"), NOW)
     assert alice.reply_to(FindNode(b"name"), CAROL) == Nodes(())
-
-
-def test_a_stranger_without_addresses_is_answered_and_left_alone() -> None:
-    alice = Alone()
-    alice.dht.handle(RequestReceived(1, Contact(BOB.peer_id), Ping()), NOW)
-    assert alice.dht.take() == ([SendResponse(1, Pong(), cause="")], [])
 
 
 def test_a_crowd_of_strangers_gets_a_bounded_number_of_pings() -> None:
@@ -252,13 +250,6 @@ def test_too_many_operations_end_the_oldest_with_what_it_has() -> None:
     ]
     _, completed = alice.dht.take()
     assert [each.operation for each in completed] == started[:2]
-
-
-def test_before_it_joins_a_node_needs_no_ticks() -> None:
-    alice = Alone()
-    assert alice.dht.next_timeout() == float("inf")
-    alice.dht.tick(NOW)
-    assert alice.dht.take() == ([], [])
 
 
 # -- serving ------------------------------------------------------------------------------------

@@ -107,10 +107,7 @@ def test_many_small_tasks_go_out_in_one_message() -> None:
     (message,) = active.messages(runs(*(task(n, b"%d" % n) for n in range(100))))
     assert (message.lease_id, message.fence, message.shared_blobs) == ("lease", FENCE, ())
     assert [each.payload for each in message.assignments] == [b"%d" % n for n in range(100)]
-
-
-def test_a_time_limit_is_never_rounded_to_none() -> None:
-    limits_s = (None, 0.0001, 1.5)
+    limits_s = (None, 0.0001, 1.5)  # which is never rounded to none
     timed = [each for n, s in enumerate(limits_s) for each in runs(task(n), timeout_s=s)]
     (message,) = lease_on_alice().messages(timed)
     assert [each.timeout_ms for each in message.assignments] == [0, 1, 1500]
@@ -134,12 +131,10 @@ def test_a_message_has_a_bounded_size_and_one_task_at_least() -> None:
     messages = lease_on_alice().messages(runs(*(task(n, bytes(s)) for n, s in enumerate(sizes))))
     sent = [[len(each.payload) for each in message.assignments] for message in messages]
     assert sent == [[half, half], [1], [MAX_PAYLOAD_BYTES], [1]]
-
-
-def test_what_is_shared_counts_for_the_size_of_the_message_that_brings_it() -> None:
-    half = bytes(BATCH_BYTES // 2)
-    tasks = [task(0, half, half), task(1, half, half), task(2, b"", b"x")]
-    messages = list(lease_on_alice().messages(runs(*tasks)))
+    # What is shared counts for the message that brings it.
+    shared = bytes(half)
+    tasks = [task(0, shared, shared), task(1, shared, shared), task(2, b"", b"x")]
+    messages = lease_on_alice().messages(runs(*tasks))
     assert [len(message.assignments) for message in messages] == [1, 2]
 
 
