@@ -11,9 +11,9 @@ import trio
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.net.transport import negotiation as net_negotiation
 from formation_p2p.net.transport import noise
-from formation_p2p.net.transport.byte_stream import ByteStream
 from formation_p2p.net.transport.frames import encode_frame
 from formation_p2p.net.transport.noise import NoiseKeys
+from formation_p2p.net.transport.raw import ByteStream
 from formation_p2p.net.transport.tcp import TcpStream
 from formation_p2p.net.transport.upgrade import NoiseStream
 

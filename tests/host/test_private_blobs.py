@@ -17,9 +17,8 @@ import trio
 import trio.testing
 
 from formation_p2p.content.lent_blob import Lent
-from formation_p2p.content.local import KIND, LocalBlobs, LocalReader
 from formation_p2p.content.memory import PrivateBlobs
-from formation_p2p.content.private import PrivateExchange
+from formation_p2p.content.private import KIND, LocalBlobs, LocalReader, PrivateExchange
 from formation_p2p.content.remote import PrivateContent, RemoteBlobs
 from formation_p2p.content.same_user import NotLocal, address_of
 from formation_p2p.content.segment import Segment, moved

@@ -21,12 +21,11 @@ from formation_p2p.net.transport.stream import DATA_BYTES, MuxedStream, StreamSt
 if TYPE_CHECKING:
     from formation_p2p.net.protocols.work import Session
 
-# One open stream of a work session, as `work.py` has several with a peer.
-
 
 @dataclass(eq=False)
 class WorkStream:
-    """`frames` is there while it is read."""
+    """One open stream of a work session, as `work.py` has several with a peer. `frames` is there
+    while the stream is read."""
 
     stream: MuxedStream
     connection: Connection

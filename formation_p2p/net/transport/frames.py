@@ -19,9 +19,9 @@ import trio
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB
 from formation_p2p.leases.core.messages import MAX_FRAME_BYTES
-from formation_p2p.net.transport.byte_stream import ByteStream
 from formation_p2p.net.transport.errors import IOException, StreamEOF
 from formation_p2p.net.transport.parameters import NetParameters
+from formation_p2p.net.transport.raw import ByteStream
 from formation_p2p.net.transport.stream import WINDOW_BYTES, MuxedStream
 from formation_p2p.records.core.envelope import varint
 

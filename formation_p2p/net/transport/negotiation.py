@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB
-from formation_p2p.net.transport.byte_stream import ByteStream
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport.raw import ByteStream
 
 HEADER: Final = "/multistream/1.0.0"
 NOT_SPOKEN: Final = "na"

@@ -34,9 +34,9 @@ from formation_p2p.core.identity import (
     verify,
 )
 from formation_p2p.core.units import KIB
-from formation_p2p.net.transport.byte_stream import ByteStream
 from formation_p2p.net.transport.errors import SwarmException
 from formation_p2p.net.transport.libp2p_pb2 import NoiseExtensions, NoiseHandshakePayload
+from formation_p2p.net.transport.raw import ByteStream
 from formation_p2p.records.core.envelope_pb2 import ECDSA, RSA, Ed25519, PublicKey
 
 # The messages of a Noise session in one direction, each with its number. `noiseprotocol` has the

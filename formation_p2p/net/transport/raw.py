@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final
+from collections import deque
+from typing import Final, Protocol
 
 from formation_p2p.core.units import KIB
+
+
+class ByteStream(Protocol):
+    """What a protocol is spoken on: a socket, a Noise session, one stream of a muxer. Bytes go in
+    both directions, in order. Both methods raise IOException."""
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Some bytes, at most `n`; waits for the first."""
+
+    async def write(self, data: bytes) -> None:
+        """All of `data`."""
+
 
 # One Noise message and its length (65,537 bytes) is the most that anyone above reads at once.
 MAX_READ_BYTES: Final = 64 * KIB + 1
@@ -87,3 +100,27 @@ class RawStream(ABC):
         taken = self.write_now(data)
         while not taken:
             taken = await self.flush()
+
+
+# Of those that wait to be used again. Connections that do so at the same moment are few.
+MAX_FREE: Final = 4
+
+
+class Rooms:
+    """Memory that is used again, by whichever connection next reads or writes much: new memory gets
+    its pages one by one, as they are touched."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._free: deque[memoryview] = deque(maxlen=MAX_FREE)
+
+    def take(self) -> memoryview:
+        """Nobody else has it until `give_back`. It contains what was in it before."""
+        try:
+            return self._free.pop()  # nodes of one process, each in its thread, share them
+        except IndexError:
+            return memoryview(bytearray(self._size_bytes))
+
+    def give_back(self, room: memoryview) -> None:
+        """Nothing that lies there is looked at any more."""
+        self._free.append(room)

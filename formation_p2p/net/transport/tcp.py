@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import struct
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,7 +23,7 @@ from formation_p2p.core.units import KIB, MIB
 from formation_p2p.net.transport.addresses import TcpAddress
 from formation_p2p.net.transport.errors import ConnectionClosedError, SwarmException
 from formation_p2p.net.transport.own_port import TAKEN, OwnPort
-from formation_p2p.net.transport.raw import MAX_READ_BYTES, RawStream
+from formation_p2p.net.transport.raw import MAX_READ_BYTES, RawStream, Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -73,44 +72,6 @@ async def serve_clients(
                     nursery.start_soon(answered, trio.SocketStream(client))
                 else:
                     client.close()
-
-
-# Memory that is used again, by whichever connection next reads or writes much: new memory gets its
-# pages one by one, as they are touched.
-
-# Of those that wait to be used again. Connections that do so at the same moment are few.
-MAX_FREE: Final = 4
-
-
-class Rooms:
-    def __init__(self, size_bytes: int) -> None:
-        self._size_bytes = size_bytes
-        self._free: deque[memoryview] = deque(maxlen=MAX_FREE)
-
-    def take(self) -> memoryview:
-        """Nobody else has it until `give_back`. It contains what was in it before."""
-        try:
-            return self._free.pop()  # nodes of one process, each in its thread, share them
-        except IndexError:
-            return memoryview(bytearray(self._size_bytes))
-
-    def give_back(self, room: memoryview) -> None:
-        """Nothing that lies there is looked at any more."""
-        self._free.append(room)
-
-
-# Bytes that lie in several pieces, and are written without being put together.
-
-
-def rest_of(pieces: Sequence[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    """What is left of them once so many bytes were taken."""
-    if sent == sum(map(len, pieces)):
-        return []
-    for index, piece in enumerate(pieces):
-        if sent < len(piece):
-            return [memoryview(piece)[sent:], *pieces[index + 1 :]]
-        sent -= len(piece)
-    return []
 
 
 log = logging.getLogger(__name__)
@@ -457,3 +418,14 @@ async def dial_tcp(address: TcpAddress, own_port: OwnPort | None = None) -> TcpS
         # A name that is not found has a number of the resolver, which is negative.
         why = (os.strerror(x.errno or 0) if (x.errno or 0) > 0 else str(x) for x in attempts)
         raise SwarmException("; ".join(dict.fromkeys(why))) from error
+
+
+def rest_of(pieces: Sequence[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    """What is left of bytes in several pieces once so many were taken."""
+    if sent == sum(map(len, pieces)):
+        return []
+    for index, piece in enumerate(pieces):
+        if sent < len(piece):
+            return [memoryview(piece)[sent:], *pieces[index + 1 :]]
+        sent -= len(piece)
+    return []

@@ -30,8 +30,7 @@ from formation_p2p.net.transport.noise import (
 )
 from formation_p2p.net.transport.noise import PROTOCOL as NOISE_PROTOCOL
 from formation_p2p.net.transport.parameters import NetParameters
-from formation_p2p.net.transport.raw import RawStream
-from formation_p2p.net.transport.tcp import Rooms
+from formation_p2p.net.transport.raw import RawStream, Rooms
 from formation_p2p.net.transport.writer import MOST_WRITTEN_MESSAGES
 from formation_p2p.net.transport.yamux import Muxer
 

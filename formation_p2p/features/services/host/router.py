@@ -35,9 +35,9 @@ from formation_p2p.features.services.core.spec import MAX_SERVICES
 from formation_p2p.features.services.core.turns import MAX_WAITING, Turns
 from formation_p2p.features.services.host.server import ANSWER_S, PROTOCOL, ServiceServer
 from formation_p2p.features.services.host.stream import HangUps, ServiceStream
-from formation_p2p.net.transport.byte_stream import ByteStream
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
+from formation_p2p.net.transport.raw import ByteStream
 from formation_p2p.net.tunnels import LocalStream, Openings
 
 if TYPE_CHECKING:
