@@ -108,6 +108,7 @@ def _be(argv: list[str], environment: dict[str, str], folder: str, files: Any, s
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    sys.path.insert(0, folder)  # as for `python -m`
     at_once = "PYTHONUNBUFFERED" in environment
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = _written(1, sys.stdout.errors, at_once)

@@ -6,19 +6,19 @@ import asyncio
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from textwrap import dedent
 
 import pytest
 
 from formation_p2p import Home, Rights, SyncNode
 from formation_p2p.machine.pythons import own_name
+from tests.support.forked import Forked
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE
-from tests.support.programs import ROOT
 from tests.support.pythons import other_pythons
 from tests.support.sandboxes import needs_sandbox
 
@@ -57,21 +57,22 @@ class Project:
     async def run(self, script: str, **environment: str) -> str:
         """What `main.py`, which begins as MAIN does, prints."""
         (self.folder / "main.py").write_text(MAIN + dedent(script))
-        program = await asyncio.create_subprocess_exec(
-            *(sys.executable, "main.py", self.invite, str(self.folder.parent / "home")),
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                output, _ = await program.communicate()
-        finally:
-            if program.returncode is None:
+        with TemporaryFile() as output, TemporaryFile() as nothing:
+            files = (nothing.fileno(), output.fileno(), output.fileno())
+            program = Forked(
+                (self.invite, str(self.folder.parent / "home")),
+                {**os.environ, **environment},
+                self.folder,
+                files,
+                module="main",
+            )
+            try:
+                code = await asyncio.to_thread(program.wait, DEADLINE_S)
+            finally:
                 program.kill()
-        text = output.decode()
-        assert program.returncode == 0, text
+            output.seek(0)
+            text = output.read().decode()
+        assert code == 0, text
         return text
 
 

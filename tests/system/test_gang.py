@@ -4,45 +4,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from formation_p2p import Node, NodeClosed, ProcessSpec, TaskFailed
 from formation_p2p.leases.core.tunnel import TunnelError
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, gate_at, sees
-from tests.support.nodes import OpenNode
 from tests.support.sandboxes import needs_sandbox
 
 SMALL = "cpu=0.5,memory=128MiB"
 
 
-@asynccontextmanager
-async def three_workers(folder: Path) -> AsyncIterator[tuple[Node, list[OpenNode]]]:
-    """Bob, who finds three workers."""
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bob(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+    """He finds three workers."""
+    folder = tmp_path_factory.mktemp("gang")
     async with AsyncExitStack() as stack:
         invitation = await stack.enter_async_context(gate_at(folder))
-        workers = []
         for name in ("alice", "carol", "dave"):
-            joining = OpenNode.join(invitation(), home=folder / name, listen=LISTEN, name=name)
+            joining = Node.join(invitation(), home=folder / name, listen=LISTEN, name=name)
             worker = await stack.enter_async_context(joining)
             await worker.worker(limits=MACHINE)
-            workers.append(worker)
-        bob = OpenNode.join(invitation(), home=folder / "bob", listen=LISTEN)
-        owner = await stack.enter_async_context(bob)
+        joining = Node.join(invitation(), home=folder / "bob", listen=LISTEN)
+        owner = await stack.enter_async_context(joining)
         await sees(owner, 3)
-        yield owner, workers
+        yield owner
 
 
 def who(member: Any, word: str) -> tuple[int, int, str]:
     return member.rank, member.size, word
 
 
-async def test_a_gang_runs_on_every_rank_and_on_one(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+async def test_a_gang_runs_on_every_rank_and_on_one(bob: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
         async with bob.gang(3, needs=SMALL) as gang:
             assert {member.name for member in gang.members} == {"alice", "carol", "dave"}
             assert [member.rank for member in gang.members] == [0, 1, 2]
@@ -68,10 +69,9 @@ def talk(member: Any) -> bytes:
             return bytes(stream.makefile("rb").read())
 
 
-async def test_members_and_their_owner_talk_by_streams(tmp_path: Path) -> None:
+async def test_members_and_their_owner_talk_by_streams(bob: Node) -> None:
     async with (
         asyncio.timeout(DEADLINE_S),
-        three_workers(tmp_path) as (bob, _),
         bob.gang(2, needs=SMALL) as gang,
     ):
         running = asyncio.create_task(gang.run(talk))
@@ -97,10 +97,9 @@ async def test_members_and_their_owner_talk_by_streams(tmp_path: Path) -> None:
 
 
 @needs_sandbox  # else its ports are the machine's
-async def test_members_and_their_owner_talk_by_ports(tmp_path: Path) -> None:
+async def test_members_and_their_owner_talk_by_ports(bob: Node) -> None:
     async with (
         asyncio.timeout(DEADLINE_S),
-        three_workers(tmp_path) as (bob, _),
         bob.gang(2, needs=SMALL) as gang,
     ):
         serving = asyncio.create_task(gang.run(ports))

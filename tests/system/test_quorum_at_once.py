@@ -8,11 +8,12 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from formation_p2p import ProcessResult, ProcessSpec, Quorum, TaskPlaced, TaskResult, TaskRetried
 from formation_p2p.machine.home import Home
@@ -25,6 +26,7 @@ from tests.support.stillness import LEFT_S
 from tests.support.waiting import until
 from tests.support.worker_processes import working
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 # All workers are of one machine, and of one subnet.
 AT_ONCE = Quorum(2, of=3, apart=(), at_once=True)
 NEEDS = "cpu=0.5,memory=128MiB"
@@ -33,15 +35,17 @@ WORKERS = ("alice", "carol", "dave")
 
 @dataclass(frozen=True)
 class Electorate:
-    """Three workers without a sandbox, by their peer ids, and bob, who submits."""
+    """Three workers without a sandbox, by their peer ids, and bob, who submits. Copies leave their
+    marks in `folder`."""
 
     folder: Path
+    homes: Path
     running: dict[str, Program]
     bob: OpenNode
     invite: Callable[..., str]
 
     def argv(self, script: str) -> tuple[str, ...]:
-        """It runs in the folder of the test. Each copy leaves a mark there first."""
+        """It runs in the folder. Each copy leaves a mark there first."""
         mark = 'echo "$here $$" >> marks'
         return ("sh", "-c", f"here=$PWD; cd {self.folder}; {mark}; {script}")
 
@@ -54,7 +58,7 @@ class Electorate:
         path = self.folder / "marks"
         lines = path.read_text().splitlines() if path.exists() else []
         found = [line.rpartition(" ") for line in lines]
-        return [(Path(at).relative_to(self.folder).parts[0], int(pid)) for at, _, pid in found]
+        return [(Path(at).relative_to(self.homes).parts[0], int(pid)) for at, _, pid in found]
 
     def peer_id(self, name: str) -> str:
         return list(self.running)[WORKERS.index(name)]
@@ -68,7 +72,19 @@ async def electorate(folder: Path) -> AsyncIterator[Electorate]:
             running = await working(folder, invitation, WORKERS, workers, options)
             async with OpenNode.join(invitation(), home=folder / "bob", listen=()) as bob:
                 await sees(bob, len(WORKERS))
-                yield Electorate(folder, running, bob, invitation)
+                yield Electorate(folder, folder, running, bob, invitation)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def all_honest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Electorate]:
+    async with electorate(tmp_path_factory.mktemp("electorate")) as voters:
+        yield voters
+
+
+@pytest.fixture
+def voters(all_honest: Electorate, tmp_path: Path) -> Electorate:
+    """Of the module, with a folder of the test's own."""
+    return replace(all_honest, folder=tmp_path)
 
 
 def printed(result: TaskResult) -> str:
@@ -76,20 +92,24 @@ def printed(result: TaskResult) -> str:
     return ProcessResult.decode(result.result).stdout_tail.decode().strip()
 
 
-async def test_two_copies_run_side_by_side_and_no_third_where_they_agree(tmp_path: Path) -> None:
+async def test_two_copies_run_side_by_side_and_no_third_where_they_agree(
+    voters: Electorate,
+) -> None:
     # Neither ends before the other has begun.
     waits = "until [ $(wc -l < marks) -ge 2 ]; do sleep 0.05; done; echo same"
-    async with electorate(tmp_path) as voters:
+    async with asyncio.timeout(DEADLINE_S):
         job = await voters.bob.submit(voters.task(waits), needs=NEEDS, quorum=AT_ONCE)
         (result,) = await job
         assert printed(result) == "same"
         assert len({worker for worker, _ in voters.marks}) == len(voters.marks) == 2
 
 
-async def test_a_slow_copy_is_overtaken_and_ended_once_two_others_agree(tmp_path: Path) -> None:
+async def test_a_slow_copy_is_overtaken_and_ended_once_two_others_agree(
+    voters: Electorate,
+) -> None:
     """The one case in which three are in flight. It takes a third worker that is leased and has
     nothing to do, which is a matter of chance: a job in which there is none is cancelled."""
-    async with electorate(tmp_path) as voters:
+    async with asyncio.timeout(DEADLINE_S):
         for number in range(8):
             # The first copy of the last task does not end by itself.
             slow = f'mkdir {number} 2> /dev/null && echo "$$" > {number}/pid && exec sleep 600'
@@ -106,7 +126,7 @@ async def test_a_slow_copy_is_overtaken_and_ended_once_two_others_agree(tmp_path
         placed = [each for each in events if isinstance(each, TaskPlaced)]
         copies = [each.worker for each in placed if each.task_id == placed[-1].task_id]
         assert len(set(copies)) == 3  # one that waits behind another may be placed once more
-        pid = int((tmp_path / f"{number}" / "pid").read_text())
+        pid = int((voters.folder / f"{number}" / "pid").read_text())
         await until(lambda: not psutil.pid_exists(pid))
 
 
@@ -156,9 +176,11 @@ async def test_a_worker_that_is_killed_amid_the_copies_costs_its_copy_alone(tmp_
     ],
     ids=["one-answered", "both-answer-meanwhile", "both-run-on"],
 )
-async def test_a_submitter_that_restarts_counts_each_copy_once(tmp_path: Path, script: str) -> None:
-    async with electorate(tmp_path) as voters:
-        home, state, job = (tmp_path / name for name in ("erin", "jobs.db", "job.toml"))
+async def test_a_submitter_that_restarts_counts_each_copy_once(
+    voters: Electorate, script: str
+) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        home, state, job = (voters.folder / name for name in ("erin", "jobs.db", "job.toml"))
         Home(home).join(parse_invite(voters.invite()))
         options = f'quorum = "{AT_ONCE}"\nneeds = "{NEEDS}"'
         job.write_text(f"{options}\n[[task]]\nargv = {json.dumps(voters.argv(script))}\n")
@@ -169,10 +191,10 @@ async def test_a_submitter_that_restarts_counts_each_copy_once(tmp_path: Path, s
             dead_since_s = time.monotonic()
             submitter.process.kill()
             await asyncio.to_thread(submitter.ended)
-        (tmp_path / "go").touch()
+        (voters.folder / "go").touch()
         with started(home, "resume", "--state", str(state), "--json") as again:
             await asyncio.to_thread(again.line_with, '"placed"')
-            (tmp_path / "later").touch()
+            (voters.folder / "later").touch()
             assert await asyncio.to_thread(again.ended) == 0, again.output
         told = [json.loads(line) for line in again.lines if line.startswith("{")]
         answered = [x["worker"] for x in told if x["event"] == "answered"]

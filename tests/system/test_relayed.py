@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pytest
-
 from formation_p2p import Home, JobHandle, Limits, ProcessSpec, Rights, TaskSucceeded, WorkerLost
 from formation_p2p.command.node_socket import answer, sockets_of
 from formation_p2p.command.words import Json
@@ -130,11 +128,11 @@ class Upgraded:
         await until(is_there, every_s=0.05)
 
 
-@pytest.mark.parametrize(("cuts", "tasks"), [(0, 150), (3, 300)])
 def test_a_job_goes_on_while_it_leaves_its_circuit_and_when_the_direct_way_is_cut_again(
-    tmp_path: Path, cuts: int, tasks: int
+    tmp_path: Path,
 ) -> None:
     """Many tasks, and one with a large input: all succeed, none is lost, each runs once."""
+    cuts, tasks = 2, 200
     mark, large = tmp_path / "ran", tmp_path / "large"
     mark.touch()
     large.write_bytes(os.urandom(INPUT_BYTES))
