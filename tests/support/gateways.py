@@ -6,13 +6,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import h11
 
+from formation_p2p import Home, Right, Rights
+from formation_p2p.features.gateway.server import GatewayServer
 from formation_p2p.features.gateway.sources import (
     Command,
     GangView,
@@ -23,7 +27,9 @@ from formation_p2p.features.gateway.sources import (
     Upstream,
     WorkerView,
 )
+from formation_p2p.features.gateway.token import make_token
 from formation_p2p.features.services.core.spec import Program, ServiceSpec, WorkerType
+from formation_p2p.trust.core.network import Network, parse_invite
 from tests.support.waiting import HANGS_S
 
 Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -269,6 +275,58 @@ async def fetch(
 ) -> Reply:
     async with asyncio.timeout(HANGS_S), caller(address, host) as calling:
         return await calling.ask(method, path, body, headers)
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A gateway that others reach, and the home and the network of who runs it."""
+
+    home: Home
+    own: Network
+    server: GatewayServer
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.server.address[1]
+
+    def token(self, *may: Right, name: str = "", ends_in_s: int = 600) -> str:
+        ends = int(time.time()) + ends_in_s
+        return make_token(self.home.identity(), self.own, frozenset(may), ends, name)
+
+    def bearer(self, **limits: Any) -> str:
+        """Of a new invitation."""
+        rights = Rights(int(time.time()) + 600, **limits)
+        return token_of(parse_invite(self.home.invite(rights)).grant)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        token: str = "",
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        host: str = "",
+    ) -> Reply:
+        shown = {"authorization": f"Bearer {token}"} if token else {}
+        return await fetch(self.address, method, path, body, {**shown, **(headers or {})}, host)
+
+
+def network_at(folder: Path) -> tuple[Home, Network]:
+    """A new one, and its creator's home."""
+    home = Home(folder)
+    home.create_network()
+    network = home.network()
+    assert network is not None
+    return home, network.bound_to(home.identity().peer_id)
+
+
+@asynccontextmanager
+async def guarding(
+    folder: Path, source: MemorySource, at: str = "0.0.0.0:0"
+) -> AsyncIterator[Guarded]:
+    home, own = network_at(folder / "home")
+    async with GatewayServer(source, own, at) as server:
+        yield Guarded(home, own, server)
 
 
 def token_of(grant: bytes) -> str:

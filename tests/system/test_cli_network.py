@@ -151,12 +151,12 @@ def test_a_command_that_fails_says_how_and_where(world: World) -> None:
 
 
 # More than a worker passes on where no one reads, and than is kept here for a reader.
-LINES = 4_600_000, 1_200_000
-LINE_BYTES = 16
+LINES = 575_000, 150_000
+LINE_BYTES = 128
 
 
 def lines(count: int) -> tuple[str, ...]:
-    return ("seq", "-f", "%015.0f", str(count))
+    return ("seq", "-f", f"%0{LINE_BYTES - 1}.0f", str(count))
 
 
 def test_all_that_a_command_prints_comes(world: World, tmp_path: Path) -> None:

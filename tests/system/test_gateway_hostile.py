@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import socket
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from formation_p2p import Home, Right, Rights
+from formation_p2p import Right
 from formation_p2p.features.gateway.api_page import MAX_OF_ONE as PAGES
 from formation_p2p.features.gateway.client import Patience
 from formation_p2p.features.gateway.jobs import (
@@ -29,9 +28,16 @@ from formation_p2p.features.gateway.members import MAX_OF_ONE as WORKERS
 from formation_p2p.features.gateway.members import Members
 from formation_p2p.features.gateway.server import GatewayServer
 from formation_p2p.features.gateway.sources import ServicesView, ServiceUnavailable
-from formation_p2p.features.gateway.token import make_token
-from formation_p2p.trust.core.network import Network, parse_invite
-from tests.support.gateways import MemorySource, Reply, caller, echo, fetch, program, spec, token_of
+from tests.support.gateways import (
+    Guarded,
+    MemorySource,
+    caller,
+    echo,
+    fetch,
+    guarding,
+    program,
+    spec,
+)
 from tests.support.waiting import until
 
 JOB = {"argv": ["true"]}
@@ -48,32 +54,23 @@ async def gateway(source: MemorySource) -> AsyncIterator[GatewayServer]:
         yield server
 
 
-def network_at(folder: Path) -> tuple[Home, Network]:
-    home = Home(folder)
-    home.create_network()
-    own = parse_invite(home.invite(Rights(int(time.time()) + 600)))
-    return home, own.bound_to(home.identity().peer_id)
+@pytest.fixture
+async def elsewhere(tmp_path: Path, source: MemorySource) -> AsyncIterator[Guarded]:
+    """A gateway with members."""
+    async with asyncio.timeout(60), guarding(tmp_path, source) as opened:
+        yield opened
 
 
 async def test_a_path_that_is_written_otherwise_needs_the_same_right(
-    tmp_path: Path, source: MemorySource
+    elsewhere: Guarded, source: MemorySource
 ) -> None:
-    home, own = network_at(tmp_path)
-    soon = int(time.time()) + 600
-    async with GatewayServer(source, own, "0.0.0.0:0") as server:
-        address = ("127.0.0.1", server.address[1])
-
-        async def status(path: str, may: Right, body: Any) -> int:
-            token = make_token(home.identity(), own, frozenset({may}), soon)
-            shown = {"authorization": f"Bearer {token}"}
-            return (await fetch(address, "POST", path, body, shown)).status
-
-        worker = {"worker_id": "w", "tunnel_url": "https://192.168.0.1", "capabilities": {}}
-        for path in ("/api/jobs", "/%61pi/jobs", "/api%2Fjobs", "/%61%70%69/%6aobs"):
-            assert await status(path, Right.WORK, JOB) == 403
-        for path in ("/api/worker/register", "/api/%77orker/register", "/%61pi/worker/register"):
-            assert await status(path, Right.SUBMIT, worker) == 403
-        assert source.jobs == []
+    worker = {"worker_id": "w", "tunnel_url": "https://192.168.0.1", "capabilities": {}}
+    work, submit = elsewhere.token(Right.WORK), elsewhere.token(Right.SUBMIT)
+    for path in ("/api/jobs", "/%61pi/jobs", "/api%2Fjobs", "/%61%70%69/%6aobs"):
+        assert (await elsewhere.ask("POST", path, work, JOB)).status == 403
+    for path in ("/api/worker/register", "/api/%77orker/register", "/%61pi/worker/register"):
+        assert (await elsewhere.ask("POST", path, submit, worker)).status == 403
+    assert source.jobs == []
 
 
 async def test_what_a_worker_says_of_itself_breaks_no_page_of_others(
@@ -119,20 +116,6 @@ async def test_what_a_worker_says_of_itself_breaks_no_page_of_others(
     assert [each["worker_id"] for each in shown.json["workers"]] == ["good"]
 
 
-async def test_a_request_with_two_lengths_is_refused_with_what_follows_it(
-    gateway: GatewayServer,
-) -> None:
-    """A proxy in front that goes by the other one takes what follows for a body."""
-    both = b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    async with asyncio.timeout(60), caller(gateway.address) as calling:
-        host = f"Host: {gateway.address[0]}:{gateway.address[1]}\r\n".encode()
-        first = b"POST /api/worker/register HTTP/1.1\r\n" + host + both
-        calling.writer.write(first + b"GET /health HTTP/1.1\r\n" + host + b"\r\n")
-        answered = await calling.reader.read()
-    assert answered.startswith(b"HTTP/1.1 400 ")
-    assert answered.count(b"HTTP/1.1 ") == 1
-
-
 async def test_a_job_that_could_not_be_shown_is_refused(
     gateway: GatewayServer, source: MemorySource
 ) -> None:
@@ -143,20 +126,14 @@ async def test_a_job_that_could_not_be_shown_is_refused(
 
 
 async def test_a_stranger_cannot_have_a_body_kept_nor_write_in_the_log(
-    tmp_path: Path, source: MemorySource, caplog: pytest.LogCaptureFixture
+    elsewhere: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, own = network_at(tmp_path)
-    async with (
-        asyncio.timeout(60),
-        GatewayServer(source, own, "0.0.0.0:0") as server,
-        caller(("127.0.0.1", server.address[1])) as stranger,
-    ):
+    async with caller(elsewhere.address) as stranger:
         head = b"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
         stranger.writer.write(head)
         assert b" 401 " in await stranger.reader.readline(), "at once, and not after the body"
-        address = ("127.0.0.1", server.address[1])
         bad = {"origin": "http://[x"}
-        assert (await fetch(address, "GET", "/api/overview", None, bad)).status in (401, 403)
+        assert (await elsewhere.ask("GET", "/api/overview", headers=bad)).status in (401, 403)
     assert "fault" not in caplog.text
 
 
@@ -248,126 +225,95 @@ async def test_what_jobs_print_does_not_fill_the_gateway(
     assert reply.json["job_id"] not in {each["job_id"] for each in listed.json["jobs"]}
 
 
-async def test_a_member_cannot_take_or_end_what_another_has_registered(
-    tmp_path: Path, source: MemorySource
-) -> None:
-    home, own = network_at(tmp_path)
-    soon = int(time.time()) + 600
-    alice = make_token(home.identity(), own, frozenset({Right.WORK}), soon)
-    invited = parse_invite(home.invite(Rights(soon)))
-    mallory = token_of(invited.grant)
-    async with GatewayServer(source, own, "0.0.0.0:0") as server:
-        address = ("127.0.0.1", server.address[1])
+async def test_a_member_cannot_take_or_end_what_another_has_registered(elsewhere: Guarded) -> None:
+    alice, mallory = elsewhere.token(Right.WORK), elsewhere.bearer()
 
-        async def status(method: str, path: str, token: str, body: Any = None) -> int:
-            shown = {"authorization": f"Bearer {token}"}
-            return (await fetch(address, method, f"/api/worker/{path}", body, shown)).status
+    async def status(method: str, path: str, token: str, body: Any = None) -> int:
+        return (await elsewhere.ask(method, f"/api/worker/{path}", token, body)).status
 
-        def worker(url: str) -> dict[str, Any]:
-            return {"worker_id": "w", "tunnel_url": url, "capabilities": {}}
+    def worker(url: str) -> dict[str, Any]:
+        return {"worker_id": "w", "tunnel_url": url, "capabilities": {}}
 
-        assert await status("POST", "register", alice, worker("https://1.1.1.1")) == 200
-        assert await status("POST", "register", mallory, worker("https://8.8.8.8")) == 422
-        assert await status("POST", "heartbeat", mallory, {"worker_id": "w"}) == 422
-        assert await status("DELETE", "unregister/w", mallory) == 422
-        again = make_token(home.identity(), own, frozenset({Right.WORK}), soon, "again")
-        assert await status("POST", "heartbeat", again, {"worker_id": "w"}) == 200
-        assert await status("POST", "register", again, worker("https://1.1.1.1")) == 200
-        assert await status("DELETE", "unregister/w", again) == 200
-        assert await status("POST", "register", mallory, worker("https://8.8.8.8")) == 200
+    assert await status("POST", "register", alice, worker("https://1.1.1.1")) == 200
+    assert await status("POST", "register", mallory, worker("https://8.8.8.8")) == 422
+    assert await status("POST", "heartbeat", mallory, {"worker_id": "w"}) == 422
+    assert await status("DELETE", "unregister/w", mallory) == 422
+    again = elsewhere.token(Right.WORK, name="again")
+    assert await status("POST", "heartbeat", again, {"worker_id": "w"}) == 200
+    assert await status("POST", "register", again, worker("https://1.1.1.1")) == 200
+    assert await status("DELETE", "unregister/w", again) == 200
+    assert await status("POST", "register", mallory, worker("https://8.8.8.8")) == 200
 
 
 async def test_a_member_neither_sees_nor_ends_the_jobs_of_another(
-    tmp_path: Path, source: MemorySource
+    elsewhere: Guarded, source: MemorySource
 ) -> None:
-    home, own = network_at(tmp_path)
-    soon = int(time.time()) + 600
-    alice = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
-    again = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon, "again")
-    invited = parse_invite(home.invite(Rights(soon)))
-    mallory = token_of(invited.grant)
-    async with asyncio.timeout(60), GatewayServer(source, own, "0.0.0.0:0") as server:
-        address = ("127.0.0.1", server.address[1])
+    alice, again = (elsewhere.token(Right.SUBMIT, name=name) for name in ("", "again"))
+    mallory = elsewhere.bearer()
 
-        async def said(method: str, path: str, token: str, body: Any = None) -> tuple[int, Any]:
-            shown = {"authorization": f"Bearer {token}"}
-            reply = await fetch(address, method, f"/api/jobs{path}", body, shown)
-            return reply.status, reply.json
+    async def said(method: str, path: str, token: str, body: Any = None) -> tuple[int, Any]:
+        reply = await elsewhere.ask(method, f"/api/jobs{path}", token, body)
+        return reply.status, reply.json
 
-        status, begun = await said("POST", "", alice, JOB)
-        assert status == 202
-        job_id = begun["job_id"]
-        for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", "")):
-            of_none = await said(method, f"/none{path}", mallory)
-            assert of_none[0] == 404
-            assert await said(method, f"/{job_id}{path}", mallory) == of_none
-        assert (await said("GET", "", mallory))[1] == {"jobs": [], "total": 0, "offset": 0}
-        assert not source.jobs[0].cancelled
-        assert (await said("GET", "", again))[1]["total"] == 1
-        assert (await said("GET", f"/{job_id}", again))[0] == 200
-        assert (await said("DELETE", f"/{job_id}", again))[0] == 200
-        assert source.jobs[0].cancelled
+    status, begun = await said("POST", "", alice, JOB)
+    assert status == 202
+    job_id = begun["job_id"]
+    for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", "")):
+        of_none = await said(method, f"/none{path}", mallory)
+        assert of_none[0] == 404
+        assert await said(method, f"/{job_id}{path}", mallory) == of_none
+    assert (await said("GET", "", mallory))[1] == {"jobs": [], "total": 0, "offset": 0}
+    assert not source.jobs[0].cancelled
+    assert (await said("GET", "", again))[1]["total"] == 1
+    assert (await said("GET", f"/{job_id}", again))[0] == 200
+    assert (await said("DELETE", f"/{job_id}", again))[0] == 200
+    assert source.jobs[0].cancelled
 
 
-async def test_a_member_does_not_take_all_places_for_jobs_of_a_gateway(
-    tmp_path: Path, source: MemorySource
-) -> None:
-    home, own = network_at(tmp_path)
-    soon = int(time.time()) + 600
-    alice = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
-    invited = parse_invite(home.invite(Rights(soon)))
-    bob = token_of(invited.grant)
-    async with asyncio.timeout(60), GatewayServer(source, own, "0.0.0.0:0") as server:
-        address = ("127.0.0.1", server.address[1])
+async def test_a_member_does_not_take_all_places_for_jobs_of_a_gateway(elsewhere: Guarded) -> None:
+    alice, bob = elsewhere.token(Right.SUBMIT), elsewhere.bearer()
+    said = elsewhere.ask
+    begun = [(await said("POST", "/api/jobs", alice, JOB)).status for _ in range(MAX_OF_ONE)]
+    assert set(begun) == {202}
+    refused = await said("POST", "/api/jobs", alice, JOB)
+    assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+    assert "wait until one has ended" in refused.json["detail"]
+    assert (await said("POST", "/api/jobs", bob, JOB)).status == 202
+    seen = await said("GET", "/api/overview", bob)
+    assert seen.json["jobs"] == {"running": 1, "total": 1}
+    job_id = (await said("GET", "/api/jobs", alice)).json["jobs"][0]["job_id"]
+    assert (await said("DELETE", f"/api/jobs/{job_id}", alice)).status == 200
+    while (again := await said("POST", "/api/jobs", alice, JOB)).status != 202:
+        assert again.status == 429  # until the cancelled one has ended
+    hers, his = [set(await requested(elsewhere, token)) for token in (alice, bob)]
+    assert his == {"/api/jobs"}
+    assert hers == {"/api/jobs", f"/api/jobs/{job_id}"}
 
-        async def said(method: str, path: str, token: str, body: Any = None) -> Reply:
-            shown = {"authorization": f"Bearer {token}"}
-            return await fetch(address, method, path, body, shown)
 
-        begun = [(await said("POST", "/api/jobs", alice, JOB)).status for _ in range(MAX_OF_ONE)]
-        assert set(begun) == {202}
-        refused = await said("POST", "/api/jobs", alice, JOB)
-        assert (refused.status, refused.headers["retry-after"]) == (429, "5")
-        assert "wait until one has ended" in refused.json["detail"]
-        assert (await said("POST", "/api/jobs", bob, JOB)).status == 202
-        seen = await said("GET", "/api/overview", bob)
-        assert seen.json["jobs"] == {"running": 1, "total": 1}
-        job_id = (await said("GET", "/api/jobs", alice)).json["jobs"][0]["job_id"]
-        assert (await said("DELETE", f"/api/jobs/{job_id}", alice)).status == 200
-        while (again := await said("POST", "/api/jobs", alice, JOB)).status != 202:
-            assert again.status == 429  # until the cancelled one has ended
-        hers, his = [
-            {each["path"] for each in (await said("GET", "/api/requests", token)).json["requests"]}
-            for token in (alice, bob)
-        ]
-        assert his == {"/api/jobs"}
-        assert hers == {"/api/jobs", f"/api/jobs/{job_id}"}
+async def requested(elsewhere: Guarded, token: str) -> list[str]:
+    """The paths that somebody is shown."""
+    listed = await elsewhere.ask("GET", "/api/requests", token)
+    return [each["path"] for each in listed.json["requests"]]
 
 
 async def test_a_member_does_not_see_what_another_has_asked_a_service_for(
-    tmp_path: Path, source: MemorySource
+    elsewhere: Guarded,
 ) -> None:
-    home, own = network_at(tmp_path)
-    soon = int(time.time()) + 600
-    alice = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
-    bob = token_of(parse_invite(home.invite(Rights(soon))).grant)
-    async with asyncio.timeout(60), GatewayServer(source, own, "0.0.0.0:0") as server:
-        address = ("127.0.0.1", server.address[1])
-
-        async def said(path: str, token: str) -> Reply:
-            return await fetch(address, "GET", path, None, {"authorization": f"Bearer {token}"})
-
-        assert (await said("/service/llm-inference/patients/17", alice)).status == 503
-        assert (await said("/service/llm-inference", bob)).status == 308
-        assert (await said("/service/llm-inference/patients/18", "none")).status == 401
-        await until(lambda: server.gateway.requests.total == 3)
-        hers, his = [
-            [each["path"] for each in (await said("/api/requests", token)).json["requests"]]
-            for token in (alice, bob)
-        ]
-        of_others = "/service/llm-inference/"
-        assert hers == [of_others, of_others, "/service/llm-inference/patients/17"]
-        assert his == [of_others, "/service/llm-inference", of_others]
+    alice, bob = elsewhere.token(Right.SUBMIT), elsewhere.bearer()
+    for path, token, status in (
+        ("/service/llm-inference/patients/17", alice, 503),
+        ("/service/llm-inference", bob, 308),
+        ("/service/llm-inference/patients/18", "none", 401),
+    ):
+        assert (await elsewhere.ask("GET", path, token)).status == status
+    await until(lambda: elsewhere.server.gateway.requests.total == 3)
+    of_others = "/service/llm-inference/"
+    assert await requested(elsewhere, alice) == [
+        of_others,
+        of_others,
+        "/service/llm-inference/patients/17",
+    ]
+    assert await requested(elsewhere, bob) == [of_others, "/service/llm-inference", of_others]
 
 
 async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: MemorySource) -> None:
@@ -414,20 +360,12 @@ async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: Memo
 )
 @pytest.mark.parametrize("upgrades", [False, True])
 async def test_a_token_goes_to_no_service_however_it_is_written(
-    tmp_path: Path, source: MemorySource, written: str, upgrades: bool
+    elsewhere: Guarded, source: MemorySource, written: str, upgrades: bool
 ) -> None:
-    home, own = network_at(tmp_path)
-    soon = int(time.time()) + 600
-    made = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
-    bearer = token_of(parse_invite(home.invite(Rights(soon))).grant)
-    async with (
-        asyncio.timeout(60),
-        program(echo) as port,
-        GatewayServer(source, own, "0.0.0.0:0") as server,
-    ):
+    async with program(echo) as port:
         source.ports["vision-ocr"] = {"a": port}
-        for token in (made, bearer):
-            async with caller(("127.0.0.1", server.address[1])) as calling:
+        for token in (elsewhere.token(Right.SUBMIT), elsewhere.bearer()):
+            async with caller(elsewhere.address) as calling:
                 lines = [
                     "GET /service/vision-ocr/ HTTP/1.1",
                     "Host: edge.example.org",
@@ -450,51 +388,33 @@ async def test_a_token_goes_to_no_service_however_it_is_written(
                 assert (["upgrade", "websocket"] in told["headers"]) is upgrades
 
 
-async def test_a_token_counts_however_bearer_is_written(
-    tmp_path: Path, source: MemorySource
-) -> None:
-    home, own = network_at(tmp_path)
-    soon = int(time.time()) + 600
-    token = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
-    async with GatewayServer(source, own, "0.0.0.0:0") as server:
-        address = ("127.0.0.1", server.address[1])
-        for written in ("Bearer {}", "bEARER {}", "Bearer   {}"):
-            shown = {"authorization": written.format(token)}
-            assert (await fetch(address, "GET", "/api/overview", None, shown)).status == 200
-            session = await fetch(address, "POST", "/api/session", None, shown)
-            assert token in session.headers["set-cookie"]
+async def test_a_token_counts_however_bearer_is_written(elsewhere: Guarded) -> None:
+    token = elsewhere.token(Right.SUBMIT)
+    for written in ("Bearer {}", "bEARER {}", "Bearer   {}"):
+        shown = {"authorization": written.format(token)}
+        assert (await elsewhere.ask("GET", "/api/overview", headers=shown)).status == 200
+        session = await elsewhere.ask("POST", "/api/session", headers=shown)
+        assert token in session.headers["set-cookie"]
 
 
-async def test_a_member_does_not_take_all_places_for_workers_and_pages(
-    tmp_path: Path, source: MemorySource
-) -> None:
-    home, own = network_at(tmp_path)
-    soon = int(time.time()) + 600
-    alice = make_token(home.identity(), own, frozenset({Right.WORK}), soon)
-    bob = token_of(parse_invite(home.invite(Rights(soon))).grant)
-    async with (
-        asyncio.timeout(60),
-        GatewayServer(source, own, "0.0.0.0:0") as server,
-        AsyncExitStack() as open_pages,
-    ):
-        address = ("127.0.0.1", server.address[1])
+async def test_a_member_does_not_take_all_places_for_workers_and_pages(elsewhere: Guarded) -> None:
+    alice, bob = elsewhere.token(Right.WORK), elsewhere.bearer()
 
-        async def registered(token: str, name: str) -> int:
-            worker = {"worker_id": name, "tunnel_url": "https://1.1.1.1", "capabilities": {}}
-            shown = {"authorization": f"Bearer {token}"}
-            path = "/api/worker/register"
-            return (await fetch(address, "POST", path, worker, shown)).status
+    async def registered(token: str, name: str) -> int:
+        worker = {"worker_id": name, "tunnel_url": "https://1.1.1.1", "capabilities": {}}
+        return (await elsewhere.ask("POST", "/api/worker/register", token, worker)).status
+
+    several = [asyncio.create_task(registered(alice, f"a{n}")) for n in range(WORKERS + 20)]
+    assert Counter(await asyncio.gather(*several)) == {200: WORKERS, 422: 20}
+    assert await registered(bob, "b") == 200
+    async with AsyncExitStack() as open_pages:
 
         async def opened(token: str) -> int:
-            calling = await open_pages.enter_async_context(caller(address))
+            calling = await open_pages.enter_async_context(caller(elsewhere.address))
             shown = {"authorization": f"Bearer {token}"}
             await calling.begin("GET", "/api/events", None, shown)
             return int((await calling.head()).status_code)
 
-        several = [asyncio.create_task(registered(alice, f"a{n}")) for n in range(WORKERS + 20)]
-        statuses = Counter(await asyncio.gather(*several))
-        assert statuses == {200: WORKERS, 422: 20}
-        assert await registered(bob, "b") == 200
         assert [await opened(alice) for _ in range(PAGES)] == [200] * PAGES
         assert await opened(alice) == 429
         assert await opened(bob) == 200
@@ -504,15 +424,13 @@ async def test_a_token_opens_no_gateway_of_loopback_to_pages_of_other_names(
     tmp_path: Path, source: MemorySource
 ) -> None:
     """A page whose name leads to 127.0.0.1 can send it in a header."""
-    home, own = network_at(tmp_path)
-    token = make_token(home.identity(), own, frozenset({Right.SUBMIT}), int(time.time()) + 600)
-    async with GatewayServer(source, own, "127.0.0.1:0") as server:
-        shown = {"formation-token": token}
+    async with guarding(tmp_path, source, "127.0.0.1:0") as local:
+        shown = {"formation-token": local.token(Right.SUBMIT)}
         for path in ("/api/overview", "/service/vision-ocr/"):
-            rebound = await fetch(server.address, "GET", path, None, shown, "evil.example:80")
+            rebound = await local.ask("GET", path, headers=shown, host="evil.example:80")
             assert rebound.status == 403
         foreign = {**shown, "origin": "https://evil.example"}
-        assert (await fetch(server.address, "POST", "/api/jobs", JOB, foreign)).status == 403
+        assert (await local.ask("POST", "/api/jobs", body=JOB, headers=foreign)).status == 403
         assert source.jobs == []
 
 

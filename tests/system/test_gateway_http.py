@@ -20,12 +20,12 @@ from formation_p2p.features.gateway.client import MAX_HEAD_BYTES, Patience
 from formation_p2p.features.gateway.nearest import Nearest
 from formation_p2p.features.gateway.server import GatewayServer, parse_listen
 from formation_p2p.features.gateway.sources import ServicesView, Upstream
-from formation_p2p.features.gateway.token import make_token, read_token
+from formation_p2p.features.gateway.token import grant_in, make_token
 from formation_p2p.features.gateway.tunnel_url import connected, parse_tunnel_url
 from formation_p2p.state.http_members import HttpMemberFile
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.grants import bind, read_grant
-from formation_p2p.trust.core.network import Network, parse_invite
+from formation_p2p.trust.core.network import parse_invite
 from formation_p2p.trust.core.quota import Quota
 from tests.support.charters import charter_at
 from tests.support.gateways import (
@@ -34,7 +34,9 @@ from tests.support.gateways import (
     caller,
     echo,
     fetch,
+    guarding,
     heard,
+    network_at,
     program,
     replica,
     token_of,
@@ -664,25 +666,11 @@ async def said_by(
 # -- who may ask -----------------------------------------------------------------------------------
 
 
-def network_at(folder: Path) -> tuple[Home, Network]:
-    home = Home(folder / "home")
-    home.create_network()
-    network = home.network()
-    assert network is not None
-    return home, network
-
-
 async def test_elsewhere_a_token_is_asked_for(tmp_path: Path, source: MemorySource) -> None:
-    home, network = network_at(tmp_path)
-    identity = home.identity()
-    own = network.bound_to(identity.peer_id)
-    soon = int(time.time()) + 600
-    async with GatewayServer(source, own, "0.0.0.0:0") as server:
-        address = ("127.0.0.1", server.address[1])
+    async with guarding(tmp_path, source) as elsewhere:
 
         async def status(method: str, path: str, token: str = "", body: Any = None) -> int:
-            headers = {"authorization": f"Bearer {token}"} if token else {}
-            reply = await fetch(address, method, path, body, headers, host="edge.example.org")
+            reply = await elsewhere.ask(method, path, token, body, host="edge.example.org")
             return reply.status
 
         assert await status("GET", "/") == 200
@@ -691,56 +679,52 @@ async def test_elsewhere_a_token_is_asked_for(tmp_path: Path, source: MemorySour
         assert await status("GET", "/service/llm-inference/") == 401
         assert await status("POST", "/api/worker/register") == 401
 
-        looks = make_token(identity, own, frozenset({Right.WORK}), soon)
+        looks = elsewhere.token(Right.WORK)
         assert await status("GET", "/api/admin/gaps", looks) == 200
         assert await status("GET", "/service/llm-inference/", looks) == 403
         work = {"worker_id": "w", "tunnel_url": "http://192.168.0.1", "capabilities": {}}
-        refused = await fetch(
-            address, "POST", "/api/worker/register", work, {"authorization": f"Bearer {looks}"}
-        )
+        refused = await elsewhere.ask("POST", "/api/worker/register", looks, work)
         assert refused.status == 422
         assert "private" in refused.json["detail"]
 
-        all_of_it = make_token(identity, own, frozenset({Right.SUBMIT}), soon, "curl")
+        all_of_it = elsewhere.token(Right.SUBMIT, name="curl")
         assert await status("GET", "/service/llm-inference/", all_of_it) == 503
-        expired = make_token(identity, own, frozenset({Right.SUBMIT}), int(time.time()) - 1)
+        expired = elsewhere.token(Right.SUBMIT, ends_in_s=-1)
         assert await status("GET", "/api/admin/gaps", expired) == 403
         middle = len(all_of_it) // 2
         altered = all_of_it[:middle] + "AAAA" + all_of_it[middle + 4 :]
         assert await status("GET", "/api/admin/gaps", altered) == 403
 
-        invited = parse_invite(home.invite(Rights(soon)))
-        bearer = token_of(invited.grant)
+        bearer = elsewhere.bearer()
         assert await status("GET", "/api/admin/gaps", bearer) == 200
         job = {"argv": ["true"]}
         assert await status("POST", "/api/jobs", bearer, job) == 202
-        limited = parse_invite(home.invite(Rights(soon, quota=Quota(leases=1))))
-        narrow = token_of(limited.grant)
+        narrow = elsewhere.bearer(quota=Quota(leases=1))
         assert await status("GET", "/service/llm-inference/", narrow) == 503
         assert await status("POST", "/api/jobs", narrow, job) == 403, (
             "workers count for the gateway"
         )
-        bound = token_of(bind(invited.grant, own.root_public_key, identity.peer_id))
+        own = elsewhere.own
+        bound = token_of(
+            bind(grant_in(bearer), own.root_public_key, elsewhere.home.identity().peer_id)
+        )
         assert await status("GET", "/api/admin/gaps", bound) == 403, "others can see it"
 
-        facts = await fetch(address, "GET", "/api/network")
+        facts = await elsewhere.ask("GET", "/api/network")
         assert facts.json["root_public_key"] == own.root_public_key.hex()
-        session = await fetch(
-            address, "POST", "/api/session", None, {"authorization": f"Bearer {all_of_it}"}
-        )
+        session = await elsewhere.ask("POST", "/api/session", all_of_it)
         cookie = session.headers["set-cookie"].partition(";")[0]
         assert "HttpOnly" in session.headers["set-cookie"]
-        by_cookie = await fetch(address, "GET", "/api/overview", None, {"cookie": cookie})
+        by_cookie = await elsewhere.ask("GET", "/api/overview", headers={"cookie": cookie})
         assert by_cookie.status == 200
         foreign = {"cookie": cookie, "origin": "https://evil.example"}
-        posted = await fetch(address, "POST", "/api/jobs", {"argv": ["true"]}, foreign)
-        assert posted.status == 403
+        assert (await elsewhere.ask("POST", "/api/jobs", body=job, headers=foreign)).status == 403
 
 
 async def test_tokens_of_whom_the_charter_bans_are_refused_from_then_on(
     tmp_path: Path, source: MemorySource
 ) -> None:
-    home, network = network_at(tmp_path)
+    home, network = network_at(tmp_path / "home")
     soon = int(time.time()) + 600
     invited = parse_invite(home.invite(Rights(soon)))
     bob = Home(tmp_path / "bob").identity()
@@ -781,21 +765,6 @@ async def test_pages_of_other_sites_may_not_use_a_local_gateway(gateway: Gateway
     assert (await fetch(address, "POST", "/api/jobs", {"argv": ["true"]}, opaque)).status == 403
     image = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
     assert (await fetch(address, "GET", "/service/llm-inference/", None, image)).status == 403
-
-
-def test_a_token_says_what_is_wrong_with_it_and_never_itself(tmp_path: Path) -> None:
-    home, network = network_at(tmp_path)
-    identity = home.identity()
-    own = network.bound_to(identity.peer_id)
-    text = make_token(identity, own, frozenset({Right.WORK}), 2_000_000_000, "for curl")
-    token = read_token(text)
-    assert token.denied(own, Right.WORK, 1_000_000_000) is None
-    assert token.denied(own, Right.SUBMIT, 1_000_000_000) == "the token gives no right to submit"
-    other = network_at(tmp_path / "other")[1]
-    assert token.denied(other, None, 1_000_000_000) == "the token is of another network"
-    with pytest.raises(InvalidInput, match="altered") as raised:
-        read_token(text[:-6])
-    assert text[10:40] not in str(raised.value)
 
 
 # -- bounds ----------------------------------------------------------------------------------------
