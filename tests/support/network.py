@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -70,6 +70,23 @@ async def small_network(
             async with OpenNode(config) as person:
                 await sees(person, 1)
                 yield SmallNetwork(folder, invite, worker, person)
+
+
+@asynccontextmanager
+async def three_workers(folder: Path) -> AsyncIterator[tuple[Node, list[OpenNode]]]:
+    """Bob, who finds three workers."""
+    async with AsyncExitStack() as stack:
+        invitation = await stack.enter_async_context(gate_at(folder))
+        workers = []
+        for name in ("alice", "carol", "dave"):
+            joining = OpenNode.join(invitation(), home=folder / name, listen=LISTEN, name=name)
+            worker = await stack.enter_async_context(joining)
+            await worker.worker(limits=MACHINE)
+            workers.append(worker)
+        bob = OpenNode.join(invitation(), home=folder / "bob", listen=LISTEN)
+        owner = await stack.enter_async_context(bob)
+        await sees(owner, 3)
+        yield owner, workers
 
 
 async def sees(node: Node, workers: int) -> None:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.network import SmallNetwork, small_network
+from formation_p2p import Node
+from tests.support.network import SmallNetwork, small_network, three_workers
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -31,3 +32,10 @@ async def apart(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Small
     folder = tmp_path_factory.mktemp("apart")
     async with small_network(folder, shares_memory=False) as network:
         yield network
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def owner(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+    """Who finds three workers for gangs."""
+    async with three_workers(tmp_path_factory.mktemp("gangs")) as (bob, _):
+        yield bob

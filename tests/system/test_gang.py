@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from formation_p2p import Node, NodeClosed, ProcessSpec, TaskFailed
 from formation_p2p.leases.core.tunnel import TunnelError
-from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, MACHINE, gate_at, sees
+from tests.support.network import DEADLINE_S
 from tests.support.sandboxes import needs_sandbox
 
 SMALL = "cpu=0.5,memory=128MiB"
@@ -22,29 +18,13 @@ SMALL = "cpu=0.5,memory=128MiB"
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def bob(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
-    """He finds three workers."""
-    folder = tmp_path_factory.mktemp("gang")
-    async with AsyncExitStack() as stack:
-        invitation = await stack.enter_async_context(gate_at(folder))
-        for name in ("alice", "carol", "dave"):
-            joining = Node.join(invitation(), home=folder / name, listen=LISTEN, name=name)
-            worker = await stack.enter_async_context(joining)
-            await worker.worker(limits=MACHINE)
-        joining = Node.join(invitation(), home=folder / "bob", listen=LISTEN)
-        owner = await stack.enter_async_context(joining)
-        await sees(owner, 3)
-        yield owner
-
-
 def who(member: Any, word: str) -> tuple[int, int, str]:
     return member.rank, member.size, word
 
 
-async def test_a_gang_runs_on_every_rank_and_on_one(bob: Node) -> None:
+async def test_a_gang_runs_on_every_rank_and_on_one(owner: Node) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        async with bob.gang(3, needs=SMALL) as gang:
+        async with owner.gang(3, needs=SMALL) as gang:
             assert {member.name for member in gang.members} == {"alice", "carol", "dave"}
             assert [member.rank for member in gang.members] == [0, 1, 2]
             assert await gang.run(who, "hi") == [(0, 3, "hi"), (1, 3, "hi"), (2, 3, "hi")]
@@ -52,7 +32,7 @@ async def test_a_gang_runs_on_every_rank_and_on_one(bob: Node) -> None:
             with pytest.raises(ZeroDivisionError):
                 await gang.run(lambda member: 1 // member.rank)
         assert gang.is_over
-        async with bob.gang(2, needs=SMALL, driver="process") as gang:
+        async with owner.gang(2, needs=SMALL, driver="process") as gang:
             script = "echo $FORMATION_RANK of $FORMATION_SIZE"
             results = await (await gang.submit([ProcessSpec(("sh", "-c", script))] * 2))
             assert [each.status for each in results] == ["succeeded", "succeeded"]
@@ -69,10 +49,10 @@ def talk(member: Any) -> bytes:
             return bytes(stream.makefile("rb").read())
 
 
-async def test_members_and_their_owner_talk_by_streams(bob: Node) -> None:
+async def test_members_and_their_owner_talk_by_streams(owner: Node) -> None:
     async with (
         asyncio.timeout(DEADLINE_S),
-        bob.gang(2, needs=SMALL) as gang,
+        owner.gang(2, needs=SMALL) as gang,
     ):
         running = asyncio.create_task(gang.run(talk))
         port = await gang.forward(1, "in")
@@ -97,10 +77,10 @@ async def test_members_and_their_owner_talk_by_streams(bob: Node) -> None:
 
 
 @needs_sandbox  # else its ports are the machine's
-async def test_members_and_their_owner_talk_by_ports(bob: Node) -> None:
+async def test_members_and_their_owner_talk_by_ports(owner: Node) -> None:
     async with (
         asyncio.timeout(DEADLINE_S),
-        bob.gang(2, needs=SMALL) as gang,
+        owner.gang(2, needs=SMALL) as gang,
     ):
         serving = asyncio.create_task(gang.run(ports))
         there = await gang.forward(0, 8080)

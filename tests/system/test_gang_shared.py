@@ -13,13 +13,13 @@ import cloudpickle
 import pytest
 
 import examples.allreduce
-from formation_p2p import InvalidInput, ProcessSpec
+from formation_p2p import InvalidInput, Node, ProcessSpec
 from formation_p2p.drivers.installed import set_up_drivers
 from formation_p2p.features.gangs.api.store import StoreTimeout
 from formation_p2p.features.gangs.core.network import NETWORK_LABEL
 from tests.host.test_gang_devices import needs_devices
 from tests.support.network import DEADLINE_S, small_network
-from tests.system.test_gang import SMALL, three_workers
+from tests.system.test_gang import SMALL
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(examples.allreduce)
@@ -48,9 +48,10 @@ def calls_rank_0(member: Any) -> str:
         return end.recv(100).decode()
 
 
-async def test_members_and_their_owner_share_a_store(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
-        async with bob.gang(2, needs=SMALL) as gang:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_members_and_their_owner_share_a_store(owner: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        async with owner.gang(2, needs=SMALL) as gang:
             running = asyncio.create_task(gang.run(meets))
             await gang.store.wait(["started"])
             assert await gang.store.compare_set("said", b"", "by the owner") == b"by the owner"
@@ -68,30 +69,32 @@ async def test_members_and_their_owner_share_a_store(tmp_path: Path) -> None:
                 "end.sendall(b'add programs 1\\n')\n"
                 "assert end.recv(100).startswith(b'number ')\n"
             )
-        async with bob.gang(2, needs=SMALL, driver="process") as gang:
+        async with owner.gang(2, needs=SMALL, driver="process") as gang:
             job = await gang.submit([ProcessSpec(("python3", "-c", script))] * 2)
             assert [each.status for each in await job] == ["succeeded", "succeeded"]
             assert await gang.store.add("programs", 0) == 2
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @needs_devices
-async def test_members_are_hosts_in_a_network_of_their_own(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
-        async with bob.gang(2, needs=SMALL, network="gang") as gang:
+async def test_members_are_hosts_in_a_network_of_their_own(owner: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        async with owner.gang(2, needs=SMALL, network="gang") as gang:
             assert await gang.run(calls_rank_0) == ["10.77.0.2", "hello"]
         with pytest.raises(InvalidInput, match="is not known"):
-            bob.gang(2, needs=SMALL, network="lan")
+            owner.gang(2, needs=SMALL, network="lan")
         with pytest.raises(InvalidInput, match="can have none"):
-            bob.gang(2, needs=SMALL, network="gang", driver="wasm")
+            owner.gang(2, needs=SMALL, network="gang", driver="wasm")
         with pytest.raises(InvalidInput, match="reaches no other"):
-            bob.gang(2, needs=f"{SMALL},network=1", network="gang")
+            owner.gang(2, needs=f"{SMALL},network=1", network="gang")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @needs_devices
-async def test_mpi_as_it_comes_sums_over_the_network_of_a_gang(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+async def test_mpi_as_it_comes_sums_over_the_network_of_a_gang(owner: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
         needs = "cpu=0.5,memory=512MiB"
-        async with bob.gang(2, needs=needs, network="gang") as gang:
+        async with owner.gang(2, needs=needs, network="gang") as gang:
             first, second = await gang.run(examples.allreduce.allreduce)
             assert first.startswith("2 ranks; the sum is 3; ")
             assert second == ""

@@ -20,11 +20,10 @@ from formation_p2p.command.main import app
 from formation_p2p.features.gangs.api.gang import Gang
 from formation_p2p.features.gangs.api.pool import Autoscaling
 from formation_p2p.features.gangs.core.scaling import Phase
-from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.network import DEADLINE_S, gate_at, sees, three_workers
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 from tests.support.worker_processes import working
-from tests.system.test_gang import three_workers
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
