@@ -56,8 +56,6 @@ from formation_p2p.drivers.python_checkpoint import checkpoint as checkpoint
 from formation_p2p.drivers.python_checkpoint import leaving as leaving
 from formation_p2p.drivers.python_checkpoint import restored as restored
 from formation_p2p.environments.settings import EnvironmentSettings as EnvironmentSettings
-from formation_p2p.features.builds.core.derive import Stage as Stage
-from formation_p2p.features.builds.core.derive import derive as derive
 from formation_p2p.features.gangs.api.gang import Gang as Gang
 from formation_p2p.features.gangs.api.sync import SyncGang as SyncGang
 from formation_p2p.features.gangs.core.events import GangEnded as GangEnded
@@ -159,6 +157,8 @@ from formation_p2p.trust.core.quota import Quota as Quota
 from formation_p2p.trust.core.reputation import Heard as Heard
 from formation_p2p.trust.core.reputation import Standing as Standing
 from formation_p2p.workload.core.blob import Blob as Blob
+from formation_p2p.workload.core.derive import Stage as Stage
+from formation_p2p.workload.core.derive import derive as derive
 from formation_p2p.workload.core.environment import Env as Env
 from formation_p2p.workload.core.hints import Hints as Hints
 from formation_p2p.workload.core.memory_estimate import MemoryEstimate as MemoryEstimate

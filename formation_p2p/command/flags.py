@@ -187,7 +187,7 @@ def read_invite(given: str) -> str:
     where no gateway answers.
     """
     if given.startswith(("http://", "https://")):
-        from formation_p2p.features.gateway.commands.gateway_url import (
+        from formation_p2p.command.gateway_url import (
             invite_from,  # with urllib, which few need
         )
 

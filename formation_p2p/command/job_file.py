@@ -16,16 +16,16 @@ from formation_p2p.command.files import local, named, secret_files
 from formation_p2p.command.task_flags import FLAGS, Kind, kwargs_of_file, text, typed
 from formation_p2p.command.task_line import JobFile, TaskLine, inside
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.features.builds.core.derive import (
+from formation_p2p.machine.core.bounds import shown
+from formation_p2p.machine.core.requirements import Requirements, requirements_from_mapping
+from formation_p2p.placement.policies import options_of
+from formation_p2p.workload.core.derive import (
     files_made,
     linked_files,
     needs_of,
     parameters_of,
     told_apart,
 )
-from formation_p2p.machine.core.bounds import shown
-from formation_p2p.machine.core.requirements import Requirements, requirements_from_mapping
-from formation_p2p.placement.policies import options_of
 from formation_p2p.workload.core.matrix import (
     Parameters,
     fill,

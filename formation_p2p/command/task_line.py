@@ -13,10 +13,10 @@ from formation_p2p.command.files import ALL_INLINE_BYTES, INLINE_BYTES, read_inp
 from formation_p2p.command.task_flags import Kind
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import GIB, format_bytes
-from formation_p2p.features.builds.core.derive import Reads
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.derive import Reads
 from formation_p2p.workload.core.plan import Plan, PlannedTask
 from formation_p2p.workload.core.process import ProcessSpec
 

@@ -12,7 +12,6 @@ import pytest
 from formation_p2p.command.job_file import parse_job_file
 from formation_p2p.core.units import format_bytes
 from formation_p2p.drivers import heartbeat
-from formation_p2p.features.builds.core.derive import MAX_EDGES
 from formation_p2p.jobs.core import task_run
 from formation_p2p.leases.core import back_off, held_lease, lease
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
@@ -20,6 +19,7 @@ from formation_p2p.peer.core import reputation_gossip as hearsay
 from formation_p2p.placement.core.policies import EXECUTE_MILLI
 from formation_p2p.trust.core import attestation, experience
 from formation_p2p.trust.core.parameters import TrustParameters
+from formation_p2p.workload.core.derive import MAX_EDGES
 from formation_p2p.workload.core.hints import MIN_PEER_CHARS
 from formation_p2p.workload.core.memory_estimate import MAX_KINDS, MAX_SAMPLES
 from formation_p2p.workload.core.work import MAX_TASKS, MIN_MEMORY_BYTES

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.features.builds.core.derive import Stage, derive, told_apart
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.machine.core.requirements import DEFAULT_MEMORY_BYTES, Requirements
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.derive import Stage, derive, told_apart
 from formation_p2p.workload.core.inputs_from import bound
 from formation_p2p.workload.core.matrix import (
     MAX_PARAMETERS,

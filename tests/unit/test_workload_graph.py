@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.features.builds.core import derive
-from formation_p2p.features.builds.core.derive import linked, refuse_cycles, refuse_many
+from formation_p2p.workload.core import derive
+from formation_p2p.workload.core.derive import linked, refuse_cycles, refuse_many
 
 
 def refused(labels: list[str], edges: list[tuple[int, ...]]) -> str:

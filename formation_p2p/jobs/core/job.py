@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.features.builds.core.derive import refuse_cycles, refuse_many
 from formation_p2p.machine.core.bounds import shown
 from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.workload.core.code_bundle import Code
+from formation_p2p.workload.core.derive import refuse_cycles, refuse_many
 from formation_p2p.workload.core.work import MAX_TASKS, Task
 
 

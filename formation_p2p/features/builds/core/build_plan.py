@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.features.builds.core.derive import Stage, derive
 from formation_p2p.machine.core.bounds import shown
 from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.derive import Stage, derive
 from formation_p2p.workload.core.plan import Plan
 from formation_p2p.workload.core.process import (
     MAX_ARGUMENT_BYTES,
