@@ -6,11 +6,11 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 import trio
 
@@ -40,10 +40,6 @@ from formation_p2p.drivers.driver import (
 )
 from formation_p2p.drivers.place import Place
 from formation_p2p.drivers.scratch import ScratchFolders
-from formation_p2p.features.gangs.core.events import JoinGang, UsageMeasured
-from formation_p2p.features.gangs.host.leases import LeaseGangs
-from formation_p2p.features.gangs.host.usage import UsageReports
-from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.leases.core.session import Fence, Fenced
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.outcome import (
@@ -57,7 +53,6 @@ from formation_p2p.workload.core.outcome import (
 
 if TYPE_CHECKING:
     from formation_p2p.content.private import PrivateExchange
-    from formation_p2p.features.gangs.host.gangs import NodeGangs
 
 # The executions of one lease: run in order, one at a time, whatever drives them.
 
@@ -406,19 +401,22 @@ class _Report:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class HostedMember:
-    """`used` is what its tasks used at the last look; None before the first."""
+class Around(Protocol):
+    """What leases may be part of, such as a gang."""
 
-    joined: JoinGang
-    since_unix_s: float
-    used: LeaseUsage | None
+    def place(self, lease_id: str) -> Place | None:
+        """What is around the executions of the lease; None where it is not part of this."""
+
+    def leave(self, lease_id: str) -> None:
+        """The lease is being fenced."""
+
+    async def forget(self, lease_id: str) -> None:
+        """After `leave`: its tasks are dead."""
 
 
 class LeaseRuns:
     """`do` runs a task of the node's own, and `feed` takes the reports. `private` keeps large
-    results, until they are fetched or their lease ends, `gangs` is what the node has of
-    gangs."""
+    results, until they are fetched or their lease ends, `around` is what leases may be part of."""
 
     def __init__(
         self,
@@ -426,7 +424,7 @@ class LeaseRuns:
         private: PrivateExchange | None,
         do: Callable[..., None],
         feed: Callable[[PeerEvent], None],
-        gangs: NodeGangs,
+        around: Sequence[Around],
     ) -> None:
         self.drivers: Mapping[str, Driver | LeaseDriver] = {}
         self._scratch_root = scratch_root
@@ -434,26 +432,20 @@ class LeaseRuns:
         self._do = do
         self._feed = feed
         self._runs: dict[str, LeaseRun] = {}
-        self.gangs = LeaseGangs(gangs, scratch_root, do)
-        self._reports = UsageReports(
-            self.gangs.joined, gangs.tunnels.seat, lambda told: feed(UsageMeasured(told))
-        )
+        self._around = around
 
-    def hosted(self) -> Iterator[HostedMember]:
-        """The members of gangs that this machine is."""
-        for joined in self.gangs.joined():
-            lease_id = joined.lease_id
-            since_unix_s = self.gangs.since_unix_s(lease_id)
-            yield HostedMember(joined, since_unix_s, self._reports.last.get(lease_id))
+    def _place(self, lease_id: str) -> Place | None:
+        places = (each.place(lease_id) for each in self._around)
+        return next((place for place in places if place is not None), None)
 
-    def perform(self, effect: RunEffect | Fence | JoinGang) -> None:
+    def perform(self, effect: RunEffect | Fence) -> None:
         lease_id = effect.lease_id
         run = self._runs.get(lease_id)
         match effect:
             case Execute():
                 if run is None:
                     driver = self.drivers.get(effect.needs.driver)
-                    place = partial(self.gangs.place, lease_id)
+                    place = partial(self._place, lease_id)
                     run = LeaseRun(effect, driver, self._scratch_root, self._feed, place)
                     self._runs[lease_id] = run
                     self._do(run.run)
@@ -473,16 +465,14 @@ class LeaseRuns:
             case FreeResults(attempt_ids=attempt_ids):
                 if self._private is not None:
                     self._private.results.free(lease_id, attempt_ids)
-            case JoinGang():
-                self.gangs.join(effect)
-                self._reports.begin(self._do)
             case Fence():
                 self._do(self._fence, lease_id)
             case _:
                 assert_never(effect)
 
     async def _fence(self, lease_id: str) -> None:
-        self.gangs.leave(lease_id)
+        for each in self._around:
+            each.leave(lease_id)
         run = self._runs.get(lease_id)
         if run is not None:
             await run.stop()
@@ -497,5 +487,6 @@ class LeaseRuns:
                 log.exception("the driver %s failed to end lease %s", name, lease_id)
         if self._private is not None:
             self._private.results.lease_ended(lease_id)
-        await self.gangs.forget(lease_id)
+        for each in self._around:
+            await each.forget(lease_id)
         self._feed(Fenced(lease_id))

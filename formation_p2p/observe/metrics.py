@@ -279,7 +279,9 @@ def _seen(shell: Shell) -> Iterator[Metric]:
     yield _counters("quorum_copies", "Copies of this node's tasks with a quorum.", copies)
     for name, help_text, value in gauges:
         yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
-    yield from gang_metrics(shell.peer.gangs.status(), sum(1 for _ in shell.leases.hosted()))
+    yield from gang_metrics(
+        shell.peer.gangs.status(), sum(1 for _ in shell.features.gangs.hosted())
+    )
     if (relaying := shell.relaying) is not None:
         yield from _relayed(relaying)
     ways = {way.value: int(way is shell.reached.way) for way in Way}

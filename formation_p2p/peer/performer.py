@@ -1,6 +1,6 @@
 """Each effect that the peer decides on, performed by the part of the node that can.
 
-As the simulator's performer, it matches every effect that there is.
+The kernel's are matched here; those of a feature are its part of the node's (node_part.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from formation_p2p.dht.core import messages, rpc
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.reachability import Reach
 from formation_p2p.drivers.core.effects import LeaseEffect
-from formation_p2p.features.gangs.core.events import EmitGangEvent, OwnRoster
-from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.services.core.events import (
     EmitServiceEvent,
     ServicesRead,
@@ -53,10 +51,20 @@ from formation_p2p.leases.core.session import (
 )
 from formation_p2p.leases.lease_runs import LeaseRuns
 from formation_p2p.machine.names import named
+from formation_p2p.node_assembly import Features
 from formation_p2p.peer.core.charter_news import CharterAdopted, CharterSpread
 from formation_p2p.peer.core.edge_link import MeasureRate
-from formation_p2p.peer.core.effects import Explained, Left, MemberMet, RejectRequest, Vacated
+from formation_p2p.peer.core.effects import (
+    Explained,
+    KernelEffect,
+    Left,
+    MemberMet,
+    RejectRequest,
+    Vacated,
+)
 from formation_p2p.peer.core.events import RateMeasured
+from formation_p2p.peer.core.part import types_of
+from formation_p2p.peer.node_part import Means, performs
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.reach.reach_in_words import ShutWarning
 from formation_p2p.state.journal import Journal
@@ -268,9 +276,15 @@ class Performer:
         self._do = do
         self._tell = tell
         self.requests = DhtRequests(stack, do, feed)
-        self.gangs = NodeGangs.of(stack, config.identity.peer_id, do)
-        means = config.scratch_root, exchange.private, do, feed
-        self.leases = LeaseRuns(*means, self.gangs)
+        me, scratch_root = config.identity.peer_id, config.scratch_root
+        self.features = Features(Means(me, stack, scratch_root, do, feed, tell))
+        around = [each.around for each in self.features.parts if each.around is not None]
+        self.leases = LeaseRuns(scratch_root, exchange.private, do, feed, around)
+        # Each effect is performed by the kernel, or by exactly one feature.
+        self.performs = performs(self._perform, *types_of(KernelEffect))
+        for part in self.features.parts:
+            assert not self.performs.keys() & part.performs.keys(), "one effect, two parts"
+            self.performs |= part.performs
         self._fetches = ResultFetches(exchange.private, config.journal, feed)
         self._checkpoints = CheckpointKeeper(stack, exchange, config.journal, feed)
         self._copies = OutputCopies(stack, exchange, feed)
@@ -298,6 +312,9 @@ class Performer:
 
     def perform(self, effect: PeerEffect) -> None:
         """Do what the peer wants done, or what the journal has written down."""
+        self.performs[type(effect)](effect)
+
+    def _perform(self, effect: KernelEffect) -> None:
         match effect:
             case EmitJobEvent():  # the first, since each task has two of them
                 self._tell(effect)
@@ -364,11 +381,6 @@ class Performer:
                 self.replica_host.perform(effect)
             case ServicesRead() | SpecPublished():
                 self.service_reads.told(effect)
-            case OwnRoster():
-                self.gangs.own(effect)
-            case EmitGangEvent():
-                self.gangs.own(effect)
-                self._tell(effect)
             case Explained() | RejectRequest() | EmitServiceEvent():
                 self._tell(effect)
             case _:

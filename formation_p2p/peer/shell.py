@@ -109,7 +109,7 @@ class Shell:
         self._performer = Performer(
             config, stack, exchange, self.do, self.feed, lambda each: self._unnotified.append(each)
         )
-        self.gangs, self.leases = self._performer.gangs, self._performer.leases
+        self.features, self.leases = self._performer.features, self._performer.leases
         self.service_reads = self._performer.service_reads
         self._gate_log = GateLog()
         secrets = Secrets(config.identity, config.secrets)

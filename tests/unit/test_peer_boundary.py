@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -19,6 +20,7 @@ from formation_p2p.core.effects import Effect
 from formation_p2p.leases.core.messages import WORK
 from formation_p2p.leases.core.session import Disconnected, Received, Undelivered
 from formation_p2p.peer import performer as host_performer
+from formation_p2p.peer.core.effects import KernelEffect
 from formation_p2p.reach.core.reservations import ReservationEffect
 from simulations.simulator import performer
 from tests.support.stories import peer_of, town
@@ -77,7 +79,7 @@ def test_the_union_has_every_effect_of_what_is_pure() -> None:
 @pytest.mark.parametrize(
     ("module", "function", "union"),
     [
-        (host_performer, "perform", PeerEffect),
+        (host_performer, "_perform", KernelEffect),
         (performer, "perform", PeerEffect),
         (bridge, "_answered", UserEffect),
     ],
@@ -86,6 +88,11 @@ def test_each_driver_performs_every_effect(
     module: ModuleType, function: str, union: object
 ) -> None:
     assert cases_of(module, function, "effect") == names_of(union)
+
+
+def test_each_effect_is_performed_by_the_kernel_of_a_node_or_by_one_feature() -> None:
+    made = host_performer.Performer(*[MagicMock() for _ in range(6)])
+    assert made.performs.keys() == set(typing.get_args(PeerEffect))
 
 
 def test_exactly_one_part_handles_each_event_and_reads_each_message() -> None:

@@ -95,7 +95,7 @@ class OwnerStreams:
 
         async def opened(shell: Shell) -> socket.socket:
             """Where the caller is gone by then its end is closed, and with it the tunnel."""
-            tunnel = await shell.gangs.tunnels.open(
+            tunnel = await shell.features.gangs.tunnels.open(
                 self._gang_id, OWNER, rank, service, wait_s=wait_s
             )
             try:

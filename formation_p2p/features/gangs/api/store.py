@@ -103,13 +103,13 @@ class GangStore:
         check_key(key)
 
         async def newer(shell: Shell) -> tuple[int, bytes | None]:
-            return await shell.gangs.links.of(self._gang_id, OWNER).newer(key, than)
+            return await shell.features.gangs.links.of(self._gang_id, OWNER).newer(key, than)
 
         return await self._bridge.perform(newer)
 
     async def _ask(self, request: Callable[[int], StoreRequest], timeout_s: float = 0) -> Answer:
         async def ask(shell: Shell) -> Answer:
-            return await shell.gangs.links.of(self._gang_id, OWNER).ask(request, timeout_s)
+            return await shell.features.gangs.links.of(self._gang_id, OWNER).ask(request, timeout_s)
 
         answer = await self._bridge.perform(ask)
         if isinstance(answer, Refused):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
-from formation_p2p.drivers.core.effects import LeaseEffect
 from formation_p2p.features.gangs.core.partition import Move
 from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.leases.core.gang_usage import LeaseUsage
@@ -175,10 +174,11 @@ class UsageMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGang(LeaseEffect):
+class JoinGang(Effect):
     """The lease is that of the gang's member with this rank, until it is fenced: let what runs
     under it reach the other members, as the newest roster has them."""
 
+    lease_id: str
     rank: int
     roster: Roster
 

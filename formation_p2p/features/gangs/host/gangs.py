@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Self
-
-from formation_p2p.core.identity import PeerId
 from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEnded, OwnRoster
 from formation_p2p.features.gangs.host.network import GangNetworks
 from formation_p2p.features.gangs.host.store_host import Do, GangStores
 from formation_p2p.features.gangs.host.store_socket import GangLinks
 from formation_p2p.features.gangs.host.tunnels import Tunnels
 from formation_p2p.leases.core.tunnel import OWNER
-from formation_p2p.net.logged import logged
-
-if TYPE_CHECKING:
-    from formation_p2p.reach.stack import Stack
 
 
 class NodeGangs:
@@ -26,15 +18,6 @@ class NodeGangs:
         self.stores = GangStores(self.tunnels, spawn)
         self.links = GangLinks(self.tunnels, spawn)
         self.networks = GangNetworks(self.tunnels, spawn)
-
-    @classmethod
-    def of(cls, stack: Stack, me: PeerId, do: Callable[..., None]) -> Self:
-        """Make it before the stack runs. `do` runs a task beside it, which must not raise."""
-
-        def spawn(task: Callable[[], Awaitable[None]]) -> None:
-            do(logged, task)
-
-        return cls(Tunnels(stack, me, spawn), spawn)
 
     def own(self, effect: OwnRoster | EmitGangEvent) -> None:
         """Of a gang that this node owns: its seat lasts from the first roster to the last event."""

@@ -10,7 +10,7 @@ from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.observe.status_json import with_names
 
 if TYPE_CHECKING:
-    from formation_p2p.leases.lease_runs import HostedMember
+    from formation_p2p.features.gangs.host.hosted import HostedMember
     from formation_p2p.peer.shell import Shell
 
 Json = dict[str, Any]
@@ -54,7 +54,7 @@ def gangs_in_json(shell: Shell, *, with_links: bool) -> Json:
                 **({"between": links} if with_links else {}),
             }
         )
-    hosted = [_hosted(each) for each in islice(shell.leases.hosted(), MAX_HOSTED)]
+    hosted = [_hosted(each) for each in islice(shell.features.gangs.hosted(), MAX_HOSTED)]
     return {"gangs": shown, "hosted": hosted}
 
 
