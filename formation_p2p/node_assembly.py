@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from formation_p2p.features.gangs.host.hosted import HostedGangs
+from formation_p2p.features.services.host.routing import HostedServices
 from formation_p2p.peer.node_part import Means
 
 
@@ -11,4 +12,5 @@ class Features:
 
     def __init__(self, means: Means) -> None:
         self.gangs = HostedGangs(means)
-        self.parts = (self.gangs.part,)
+        self.services = HostedServices(means)
+        self.parts = (self.gangs.part, self.services.part)

@@ -30,7 +30,7 @@ class Program(StandIn):
 
 
 def _serve(program: Program, shell: Shell) -> None:
-    shell.services.server.replicas = program
+    shell.features.services.server.replicas = program
 
 
 class OpenNode(Node):

@@ -128,7 +128,7 @@ class _Fixed:
 
 
 def _read(directory: _Fixed, shell: Shell) -> None:
-    shell.services.router.directory = directory
+    shell.features.services.router.directory = directory
 
 
 class Caller(Node):

@@ -342,7 +342,8 @@ class NodeServices:
 
     def _serve_services(self, shell: Shell) -> None:
         if self._serving is not None:
-            shell.serve_services(self._serving, self.entered()[1].services)
+            root = self.entered()[1].services
+            shell.features.services.serve(self._serving, root, shell.leases.drivers)
 
     def _network_label(self, room: int) -> tuple[tuple[str, str], ...]:
         """Said of a machine whose tasks can be in a network of their gang's own."""

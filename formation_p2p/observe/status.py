@@ -240,7 +240,9 @@ class Status:
 async def _services(shell: Shell) -> dict[str, Any]:
     """The replicas of services that it runs."""
     now_unix_s = time.time()
-    history = {} if shell.replicas is None else shell.replicas.history
+    history = (
+        {} if shell.features.services.replicas is None else shell.features.services.replicas.history
+    )
     replicas = [
         {
             "service": each.service,
@@ -260,14 +262,14 @@ async def _services(shell: Shell) -> dict[str, Any]:
                 for note in history.get(each.service, ())
             ],
         }
-        for each in shell.replica_statuses()
+        for each in shell.features.services.statuses()
     ]
     return {"replicas": replicas}
 
 
 async def _drain(shell: Shell, service: str) -> dict[str, Any]:
     """The replica of a service finishes what it serves, and ends: whether there is one."""
-    runs = any(each.service == service for each in shell.replica_statuses())
+    runs = any(each.service == service for each in shell.features.services.statuses())
     if runs:
         shell.feed(DrainReplica(service))
     return {"draining": runs}

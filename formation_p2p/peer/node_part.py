@@ -4,16 +4,17 @@ formation_p2p/node_assembly.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from formation_p2p.assembly import PeerEvent, UserEffect
-from formation_p2p.core.identity import PeerId
 from formation_p2p.leases.lease_runs import Around
+from formation_p2p.peer.runtime_config import RuntimeConfig
+from formation_p2p.trust.core.network import Network
 
 if TYPE_CHECKING:
+    from formation_p2p.content.exchange import Exchange
     from formation_p2p.reach.stack import Stack
 
 T = TypeVar("T")
@@ -22,12 +23,12 @@ Perform = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a feature has of its node `me`: `do` runs a task of the node's, `feed` hands the peer an
-    event, `tell` takes what is for the person. Folders of tasks are made in `scratch_root`."""
+    """What a feature has of its node: `do` runs a task of the node's, `feed` hands the peer an
+    event, `tell` takes what is for the person."""
 
-    me: PeerId
+    config: RuntimeConfig
     stack: Stack
-    scratch_root: Path
+    exchange: Exchange
     do: Callable[..., None]
     feed: Callable[[PeerEvent], None]
     tell: Callable[[UserEffect], None]
@@ -35,10 +36,13 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    """`performs` has the effects of the feature, `around` what leases may be part of."""
+    """`performs` has the effects of the feature, `around` what leases may be part of. `run` runs
+    for as long as the node, `renewed` is told of a new grant."""
 
     performs: Mapping[type, Perform]
     around: Around | None = None
+    run: Callable[[], Awaitable[None]] | None = None
+    renewed: Callable[[Network], None] | None = None
 
 
 def performs(do: Callable[[T], None], *effects: type[T]) -> dict[type, Perform]:

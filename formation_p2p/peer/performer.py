@@ -23,15 +23,6 @@ from formation_p2p.dht.core import messages, rpc
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.reachability import Reach
 from formation_p2p.drivers.core.effects import LeaseEffect
-from formation_p2p.features.services.core.events import (
-    EmitServiceEvent,
-    ServicesRead,
-    SpecPublished,
-    StartReplica,
-    StopReplica,
-)
-from formation_p2p.features.services.host.reads import ServiceReads
-from formation_p2p.features.services.host.replica_host import NoReplicas, ReplicaHost
 from formation_p2p.jobs.checkpoints import CheckpointKeeper
 from formation_p2p.jobs.core.fetch import (
     CheckpointEffect,
@@ -276,10 +267,9 @@ class Performer:
         self._do = do
         self._tell = tell
         self.requests = DhtRequests(stack, do, feed)
-        me, scratch_root = config.identity.peer_id, config.scratch_root
-        self.features = Features(Means(me, stack, scratch_root, do, feed, tell))
+        self.features = Features(Means(config, stack, exchange, do, feed, tell))
         around = [each.around for each in self.features.parts if each.around is not None]
-        self.leases = LeaseRuns(scratch_root, exchange.private, do, feed, around)
+        self.leases = LeaseRuns(config.scratch_root, exchange.private, do, feed, around)
         # Each effect is performed by the kernel, or by exactly one feature.
         self.performs = performs(self._perform, *types_of(KernelEffect))
         for part in self.features.parts:
@@ -289,8 +279,6 @@ class Performer:
         self._checkpoints = CheckpointKeeper(stack, exchange, config.journal, feed)
         self._copies = OutputCopies(stack, exchange, feed)
         self._rate_test = RateTest(stack, exchange, feed)
-        self.service_reads = ServiceReads(feed)
-        self.replica_host: ReplicaHost = NoReplicas(feed)
         self._shut_warning = ShutWarning(lambda: stack.own.reached, do)
         self._serving = False
         self._usage: UsageFile | None = None
@@ -377,11 +365,7 @@ class Performer:
                 self.vacated.set()
             case Left():
                 self.left.set()
-            case StartReplica() | StopReplica():
-                self.replica_host.perform(effect)
-            case ServicesRead() | SpecPublished():
-                self.service_reads.told(effect)
-            case Explained() | RejectRequest() | EmitServiceEvent():
+            case Explained() | RejectRequest():
                 self._tell(effect)
             case _:
                 assert_never(effect)

@@ -6,7 +6,6 @@ Runs inside one trio thread. The peer decides everything; `Performer` does it.
 from __future__ import annotations
 
 import logging
-import pathlib
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,9 +24,6 @@ from formation_p2p.dht.gate_log import GateLog
 from formation_p2p.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
 from formation_p2p.drivers.heartbeat import Heartbeat
 from formation_p2p.drivers.scratch import clear_scratch
-from formation_p2p.features.services.core.events import ServeServices
-from formation_p2p.features.services.host.replicas import Replicas, ReplicaStatus
-from formation_p2p.features.services.host.routing import ServiceRouting
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.session import Received
 from formation_p2p.machine.clock import moment
@@ -43,7 +39,6 @@ from formation_p2p.reach.core.own_addresses import Reached
 from formation_p2p.reach.core.paths import Path, Rate, RoundTrip
 from formation_p2p.reach.mdns import run_mdns
 from formation_p2p.results import answers
-from formation_p2p.secrets.store import Secrets
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network import Network
 
@@ -110,12 +105,7 @@ class Shell:
             config, stack, exchange, self.do, self.feed, lambda each: self._unnotified.append(each)
         )
         self.features, self.leases = self._performer.features, self._performer.leases
-        self.service_reads = self._performer.service_reads
         self._gate_log = GateLog()
-        secrets = Secrets(config.identity, config.secrets)
-        own = config.identity, config.network, self.service_reads, secrets
-        self.services = ServiceRouting(stack, exchange, *own, self.do)
-        self.replicas: Replicas | None = None
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -135,7 +125,9 @@ class Shell:
                 nursery.start_soon(self._look_around)
             self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
-            nursery.start_soon(self.services.run)
+            for part in self.features.parts:
+                if part.run is not None:
+                    nursery.start_soon(part.run)
             if self.exchange.private is not None:
                 nursery.start_soon(self.exchange.private.serve)
             task_status.started()
@@ -167,26 +159,14 @@ class Shell:
             if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
                 driver.environments.watch(lambda warm: self.feed(events.EnvironmentsChanged(warm)))
 
-    def serve_services(self, event: ServeServices, root: pathlib.Path) -> None:
-        """Run services, with the drivers of tasks. After `serve`. Their logs and volumes are in the
-        folder `root`."""
-        means = self.leases.drivers, self._config.scratch_root, root, self.do, self.feed
-        self.replicas = self.services.server.replicas = Replicas(
-            *means, self.services.router, self.exchange
-        )
-        self._performer.replica_host = self.replicas
-        self.feed(event)
-
-    def replica_statuses(self) -> tuple[ReplicaStatus, ...]:
-        """Of the replicas that run here."""
-        return () if self.replicas is None else self.replicas.status()
-
     def renewed(self, network: Network) -> None:
         """There is a new grant of this node: it is shown from now on."""
         self.exchange.grant = network.grant
         if self.exchange.private is not None:
             self.exchange.private.remote.grant = network.grant
-        self.services.renewed(network)
+        for part in self.features.parts:
+            if part.renewed is not None:
+                part.renewed(network)
         self.feed(events.Renewed(network))
 
     def do(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:

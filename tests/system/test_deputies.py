@@ -75,7 +75,7 @@ class Town:
 
 
 def _serve(replicas: Replicas, shell: Shell) -> None:
-    shell.services.server.replicas = replicas
+    shell.features.services.server.replicas = replicas
 
 
 @asynccontextmanager
@@ -174,7 +174,7 @@ async def test_a_service_uses_what_its_publisher_may_use(tmp_path: Path) -> None
 async def used(worker: OpenNode, folder: Path, signed: SignedSpec) -> bytes:
     """What a program of this service, which that worker runs, hears where it calls books."""
     folder.mkdir()  # noqa: ASYNC240 - one folder of a test
-    worker.inside.call(lambda shell: shell.do(lead, folder, signed, shell.services.router))
+    worker.inside.call(lambda shell: shell.do(lead, folder, signed, shell.features.services.router))
 
     async def listens() -> bool:
         return (folder / USES / "books").exists()

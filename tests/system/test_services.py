@@ -60,11 +60,11 @@ class World:
 
 
 def _serve(replicas: Replicas, shell: Shell) -> None:
-    shell.services.server.replicas = replicas
+    shell.features.services.server.replicas = replicas
 
 
 def read_by(notice: Notice, shell: Shell) -> None:
-    shell.services.router.directory = notice
+    shell.features.services.router.directory = notice
 
 
 @asynccontextmanager

@@ -126,7 +126,7 @@ class NodeMembers:
         self._opened = opened
 
         def attach(shell: Shell) -> None:
-            self._server = shell.services.server
+            self._server = shell.features.services.server
             self._server.members = self
 
         self._call(attach)
@@ -308,7 +308,7 @@ class NodeSource:
         peers = [each.peer_id for each in profiles]
 
         def measured(shell: Shell) -> list[tuple[bool, int | None]]:
-            router = shell.services.router
+            router = shell.features.services.router
             return [(router.is_connected(each), router.round_trip_us(each)) for each in peers]
 
         seen = await self._look(measured)

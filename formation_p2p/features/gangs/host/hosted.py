@@ -38,9 +38,9 @@ class HostedGangs(NodeGangs):
         def spawn(task: Callable[[], Awaitable[None]]) -> None:
             means.do(logged, task)  # which must not raise
 
-        super().__init__(Tunnels(means.stack, means.me, spawn), spawn)
+        super().__init__(Tunnels(means.stack, means.config.identity.peer_id, spawn), spawn)
         self._means = means
-        self._leases = LeaseGangs(self, means.scratch_root, means.do)
+        self._leases = LeaseGangs(self, means.config.scratch_root, means.do)
         self._reports = UsageReports(
             self._leases.joined, self.tunnels.seat, lambda told: means.feed(UsageMeasured(told))
         )

@@ -35,7 +35,9 @@ class ServiceNode(HostingNode):
     async def services(self) -> ServicesView:
         """What the network offers, which replicas there are, and what is missing."""
         self._lifecycle.check_loop()
-        read = await self._bridge.perform(lambda shell: shell.service_reads.read(sure=True))
+        read = await self._bridge.perform(
+            lambda shell: shell.features.services.reads.read(sure=True)
+        )
         return view_of(read)
 
 

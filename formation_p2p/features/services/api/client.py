@@ -183,7 +183,9 @@ class ServiceClient:
         """Say that the replica answered with an error of its own, such as the status 500: it is
         left out for a while where that goes on."""
         with contextlib.suppress(NodeClosed):
-            self._bridge.call(lambda shell: shell.services.router.failed(self.name, replica))
+            self._bridge.call(
+                lambda shell: shell.features.services.router.failed(self.name, replica)
+            )
 
     async def _socket(
         self,
@@ -203,7 +205,7 @@ class ServiceClient:
 
         async def opened(shell: Shell) -> tuple[socket.socket, PeerId]:
             """Where the caller is gone by then its end is closed, and with it the stream."""
-            router = shell.services.router
+            router = shell.features.services.router
             asked = partial(router.open, self.name, within_s=wait_s, sticky=wanted)
             stream = await asked(caller=whose, on_behalf=on_behalf)
             try:

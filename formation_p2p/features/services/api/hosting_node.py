@@ -281,7 +281,7 @@ class HostingNode(ClusterNode):
         chosen = frozenset(map(_type_of, types))
 
         def allow(shell: Shell) -> None:
-            shell.services.tending.allows_exec = allow_exec
+            shell.features.services.tending.allows_exec = allow_exec
 
         self._services.call(allow)
         self._services.serve_services(ServeServices(chosen, max_services))
@@ -299,7 +299,7 @@ class HostingNode(ClusterNode):
             issued = int(moment().unix_s)
             grant = shell.peer.network.grant
             signed = seal_spec(identity, spec, grant, issued, issued + lives_s)
-            told = await shell.service_reads.publish(signed)
+            told = await shell.features.services.reads.publish(signed)
             held = self._services.held
             if not told.stored or held is None or await held.stored():
                 return told
@@ -310,7 +310,9 @@ class HostingNode(ClusterNode):
     async def read_services(self, *named: str) -> ServicesRead:
         """The signed specs and claims of the services named, or of all, as they are in the DHT."""
         self._lifecycle.check_loop()
-        return await self._bridge.perform(lambda shell: shell.service_reads.read(*named, sure=True))
+        return await self._bridge.perform(
+            lambda shell: shell.features.services.reads.read(*named, sure=True)
+        )
 
     async def put_secret(
         self, content: bytes, *, service: str = "", known: Blob | None = None
@@ -323,7 +325,7 @@ class HostingNode(ClusterNode):
         contact = self._services.contact
 
         async def put(shell: Shell) -> Blob:
-            return shell.services.tending.secrets.put(content, service, known)
+            return shell.features.services.tending.secrets.put(content, service, known)
 
         blob = await self._bridge.perform(put)
         return replace(blob, sources=(contact,))
@@ -331,7 +333,7 @@ class HostingNode(ClusterNode):
     async def drop_secret(self, secret: Blob) -> None:
         """Of a task that has ended."""
         self._lifecycle.check_loop()
-        self._services.call(lambda shell: shell.services.tending.secrets.drop(secret.cid))
+        self._services.call(lambda shell: shell.features.services.tending.secrets.drop(secret.cid))
 
     async def tend(
         self, worker: Contact | None, question: Question
@@ -343,10 +345,10 @@ class HostingNode(ClusterNode):
         to = worker or self._services.contact
 
         async def asked(shell: Shell) -> socket.socket:
-            stream = await shell.services.tending.ask(to, question)
+            stream = await shell.features.services.tending.ask(to, question)
             here, its = socket.socketpair()
             its.setblocking(False)
-            shell.do(logged, partial(_tended, shell.services.router.hang_ups, stream, its))
+            shell.do(logged, partial(_tended, shell.features.services.router.hang_ups, stream, its))
             return here
 
         end = await self._bridge.perform(asked)
@@ -362,7 +364,7 @@ class HostingNode(ClusterNode):
     async def replicas(self) -> tuple[ReplicaStatus, ...]:
         """Those that this node runs."""
         self._lifecycle.check_loop()
-        return await self._bridge.look(Shell.replica_statuses)
+        return await self._bridge.look(lambda shell: shell.features.services.statuses())
 
 
 async def _tended(hang_ups: HangUps, stream: ServiceStream, its: socket.socket) -> None:

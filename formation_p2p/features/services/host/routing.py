@@ -3,61 +3,62 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import Identity
+from formation_p2p.drivers.driver import Driver, LeaseDriver
 from formation_p2p.features.services.core.balancer import Replica
 from formation_p2p.features.services.core.claim import ClaimState
-from formation_p2p.features.services.core.events import ServicesRead
+from formation_p2p.features.services.core.events import (
+    EmitServiceEvent,
+    ReplicaEffect,
+    ServeServices,
+    ServiceAnswer,
+    ServicesRead,
+)
 from formation_p2p.features.services.host.reads import ServiceReads
-from formation_p2p.features.services.host.replicas import Replicas
+from formation_p2p.features.services.host.replica_host import NoReplicas, ReplicaHost
+from formation_p2p.features.services.host.replicas import Replicas, ReplicaStatus
 from formation_p2p.features.services.host.router import Listing, Router
 from formation_p2p.features.services.host.server import PROTOCOL, ServiceServer
 from formation_p2p.features.services.host.tending import Tending
 from formation_p2p.net.logged import logged
+from formation_p2p.peer.core.part import types_of
+from formation_p2p.peer.node_part import Means, NodePart, performs
 from formation_p2p.secrets.store import Secrets
-from formation_p2p.trust.core.network import Circles, Network, narrowed
-
-if TYPE_CHECKING:
-    from formation_p2p.content.exchange import Exchange
-    from formation_p2p.reach.stack import Stack
+from formation_p2p.trust.core.network import Circles, narrowed
 
 # Those that take requests. One that drains does until it stops.
 _SERVING = (ClaimState.READY, ClaimState.DRAINING)
 
 
-class ServiceRouting:
-    """Of one node: `server` is for its own replicas, `router` for those of all."""
+class HostedServices:
+    """Of one node: `server` is for its own replicas, `router` for those of all, `reads` for what is
+    there."""
 
-    def __init__(
-        self,
-        stack: Stack,
-        exchange: Exchange,
-        identity: Identity,
-        network: Network,
-        reads: ServiceReads,
-        secrets: Secrets,
-        do: Callable[..., None],
-    ) -> None:
-        """Make it before the stack runs. `do` runs a task beside it, which must not raise."""
-
+    def __init__(self, means: Means) -> None:
         def spawn(task: Callable[[], Awaitable[None]]) -> None:
-            do(logged, task)
+            means.do(logged, task)  # which must not raise
 
-        me = identity.peer_id
+        self._means = means
+        self.reads = ServiceReads(means.feed)
+        self.replicas: Replicas | None = None
+        self._host: ReplicaHost = NoReplicas(means.feed)
+        stack, exchange, network = means.stack, means.exchange, means.config.network
+        identity, me = means.config.identity, means.config.identity.peer_id
         self._circles = Circles(me, network)
         self.server = ServiceServer(exchange.readers.admit, self._circles.scope_of)
         stack.served.by_protocol[PROTOCOL] = self.server.accept
         rng = random.Random(random.SystemRandom().getrandbits(128))
-        directory = ClaimDirectory(reads)
+        directory = ClaimDirectory(self.reads)
 
         def grant(on_behalf: bytes) -> bytes:
             return narrowed(exchange.grant, network.root_public_key, on_behalf, circles=True)
 
         show = exchange.readers.admit, lambda: exchange.grant
-        self.tending = Tending(stack, identity, secrets, reads, *show, self._own, spawn)
+        secrets = Secrets(identity, means.config.secrets)
+        self.tending = Tending(stack, identity, secrets, self.reads, *show, self._own, spawn)
         exchange.secret_of = self.tending.secret
         self.router = Router(stack, me, self.server, grant, directory, spawn, rng)
 
@@ -65,12 +66,30 @@ class ServiceRouting:
         replicas = self.server.replicas
         return replicas if isinstance(replicas, Replicas) else None
 
-    def renewed(self, network: Network) -> None:
-        """This node has another grant."""
-        self._circles.moved(network)
+    @property
+    def part(self) -> NodePart:
+        return NodePart(
+            performs(lambda each: self._host.perform(each), *types_of(ReplicaEffect))
+            | performs(self.reads.told, *types_of(ServiceAnswer))
+            | performs(self._means.tell, EmitServiceEvent),
+            run=self.router.hang_ups.run,
+            renewed=self._circles.moved,
+        )
 
-    async def run(self) -> None:
-        await self.router.hang_ups.run()
+    def serve(
+        self, event: ServeServices, root: Path, drivers: Mapping[str, Driver | LeaseDriver]
+    ) -> None:
+        """Run services, with the drivers of tasks. Their logs and volumes are in the folder
+        `root`."""
+        means, scratch_root = self._means, self._means.config.scratch_root
+        self._host = self.replicas = self.server.replicas = Replicas(
+            drivers, scratch_root, root, means.do, means.feed, self.router, means.exchange
+        )
+        means.feed(event)
+
+    def statuses(self) -> tuple[ReplicaStatus, ...]:
+        """Of the replicas that run here."""
+        return () if self.replicas is None else self.replicas.status()
 
 
 class ClaimDirectory:
