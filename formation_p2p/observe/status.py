@@ -22,7 +22,6 @@ from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.features.gangs.host.gangs_json import gangs_in_json
-from formation_p2p.features.services.core.events import DrainReplica
 from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
@@ -239,37 +238,9 @@ class Status:
 
 async def _services(shell: Shell) -> dict[str, Any]:
     """The replicas of services that it runs."""
-    now_unix_s = time.time()
-    history = (
-        {} if shell.features.services.replicas is None else shell.features.services.replicas.history
-    )
-    replicas = [
-        {
-            "service": each.service,
-            "version": each.version,
-            "slot": each.slot,
-            "phase": each.phase,
-            "why": each.why,
-            "since_unix_s": int(now_unix_s - each.since_s),
-            "starts": each.starts,
-            "outstanding": each.outstanding,
-            "crash_loop": each.is_in_crash_loop,
-            "checks": {
-                name: {"holds": holds, "why": why} for name, (holds, why) in each.checks.items()
-            },
-            "history": [
-                {"unix_s": round(note.at_unix_s, 3), "state": note.state.value, "why": note.why}
-                for note in history.get(each.service, ())
-            ],
-        }
-        for each in shell.features.services.statuses()
-    ]
-    return {"replicas": replicas}
+    return {"replicas": shell.features.services.in_json()}
 
 
 async def _drain(shell: Shell, service: str) -> dict[str, Any]:
     """The replica of a service finishes what it serves, and ends: whether there is one."""
-    runs = any(each.service == service for each in shell.features.services.statuses())
-    if runs:
-        shell.feed(DrainReplica(service))
-    return {"draining": runs}
+    return {"draining": shell.features.services.drain(service)}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.drivers.driver import Driver, LeaseDriver
 from formation_p2p.features.services.core.balancer import Replica
 from formation_p2p.features.services.core.claim import ClaimState
 from formation_p2p.features.services.core.events import (
+    DrainReplica,
     EmitServiceEvent,
     ReplicaEffect,
     ServeServices,
@@ -90,6 +93,39 @@ class HostedServices:
     def statuses(self) -> tuple[ReplicaStatus, ...]:
         """Of the replicas that run here."""
         return () if self.replicas is None else self.replicas.status()
+
+    def drain(self, service: str) -> bool:
+        """Whether a replica of it runs here, which finishes what it serves, and ends."""
+        runs = any(each.service == service for each in self.statuses())
+        if runs:
+            self._means.feed(DrainReplica(service))
+        return runs
+
+    def in_json(self) -> list[dict[str, Any]]:
+        """The replicas that run here, with what happened to each."""
+        now_unix_s = time.time()
+        history = {} if self.replicas is None else self.replicas.history
+        return [
+            {
+                "service": each.service,
+                "version": each.version,
+                "slot": each.slot,
+                "phase": each.phase,
+                "why": each.why,
+                "since_unix_s": int(now_unix_s - each.since_s),
+                "starts": each.starts,
+                "outstanding": each.outstanding,
+                "crash_loop": each.is_in_crash_loop,
+                "checks": {
+                    name: {"holds": holds, "why": why} for name, (holds, why) in each.checks.items()
+                },
+                "history": [
+                    {"unix_s": round(note.at_unix_s, 3), "state": note.state.value, "why": note.why}
+                    for note in history.get(each.service, ())
+                ],
+            }
+            for each in self.statuses()
+        ]
 
 
 class ClaimDirectory:
