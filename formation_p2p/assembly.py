@@ -19,11 +19,7 @@ from formation_p2p.features.gangs.core.parameters import GangParameters
 from formation_p2p.features.quotas.core.messages import QuotaMessage
 from formation_p2p.features.quotas.core.quota_parameters import EscrowParameters
 from formation_p2p.features.quotas.core.quotas import AccountsRecalled, Quotas
-from formation_p2p.features.services.core.events import (
-    EmitServiceEvent,
-    ServiceEffect,
-    ToServices,
-)
+from formation_p2p.features.services.core.events import ServiceEffect, ToServices
 from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.features.services.core.services import Services
 from formation_p2p.leases.core.messages import KernelMessage
@@ -39,7 +35,7 @@ from formation_p2p.workload.core.comparers import Read, read_plain
 PeerEvent = KernelEvent | ToGangs | ToServices | AccountsRecalled
 PeerEffect = KernelEffect | GangEffect | ServiceEffect
 # Of these, what is for the person who uses the node.
-UserEffect = KernelUserEffect | EmitGangEvent | EmitServiceEvent
+UserEffect = KernelUserEffect | EmitGangEvent
 PeerMessage = KernelMessage | GangMessage | QuotaMessage
 
 

@@ -18,7 +18,6 @@ from formation_p2p.api.reference import NO_PARCELS, HeldParcels, Packer
 from formation_p2p.assembly import UserEffect
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
 from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEvent
-from formation_p2p.features.services.core.events import EmitServiceEvent, ServiceEvent
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
 from formation_p2p.peer.core.effects import Explained, RejectRequest
@@ -41,8 +40,6 @@ Call = Callable[[Callable[[Shell], None]], None]
 AT_A_TURN: Final = 1024
 # Discovery takes two lookups; a lookup ends, or gives up on its last peer, within this.
 EXPLAIN_S: Final = 15.0
-# What happened to services here, as people read it: a day of an unquiet node, in 1 MiB.
-MAX_SERVICE_EVENTS: Final = 4096
 
 
 class JobObserver(Protocol):
@@ -98,7 +95,6 @@ class Bridge:
         self._thread_explained: dict[int, futures.Future[Explained]] = {}
         self._pending: set[asyncio.Future[Any]] = set()
         self.gangs: dict[str, GangObserver] = {}
-        self.service_events: deque[ServiceEvent] = deque(maxlen=MAX_SERVICE_EVENTS)
         self._numbers = itertools.count(1)
 
     def fail(self, error: FormationError, spared: Container[str] = ()) -> None:
@@ -315,8 +311,6 @@ class Bridge:
             case EmitGangEvent(gang_id, told):
                 if (gang := self.gangs.get(gang_id)) is not None:
                     gang.notify(told)
-            case EmitServiceEvent():
-                self.service_events.append(effect.event)
             case EmitJobEvent():
                 pass  # of a job that was dropped
             case _:

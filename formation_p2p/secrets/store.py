@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId, public_key_of
 from formation_p2p.core.units import format_bytes
-from formation_p2p.features.services.core.tending import MAX_SECRET_BYTES
 from formation_p2p.machine.folders import changed_ns, write_durably
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.process import MAX_SECRET_BYTES
 
 # Sealed boxes: what one peer alone can open, made by anybody who knows its id.
 #

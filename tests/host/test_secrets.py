@@ -10,10 +10,10 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, parse_peer_id
-from formation_p2p.features.services.core.tending import MAX_SECRET_BYTES
 from formation_p2p.secrets import shown
 from formation_p2p.secrets.store import MAX_OF_TASKS, OVERHEAD_BYTES, Secrets, opened, seal
 from formation_p2p.workload.core.blob import RAW, Cid
+from formation_p2p.workload.core.process import MAX_SECRET_BYTES
 
 ALICE, BOB = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)
 RSA = parse_peer_id("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")

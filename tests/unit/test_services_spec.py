@@ -44,6 +44,7 @@ from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core import codec
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.workload.core.process import MAX_SECRET_BYTES
 from formation_p2p.workload.core.scope import Scope
 
 ALICE = Identity.from_seed(b"a" * 32).peer_id
@@ -391,7 +392,7 @@ CID = Cid(RAW, bytes(32))
         tending.RunBeside("notes", GRANT, ("sh", "-c", "x" * tending.MAX_ARGUMENT_CHARS)),
         tending.AskSecret("notes", GRANT, CID),
         tending.AskSecret("", b"", CID),
-        tending.SecretBox(bytes(tending.MAX_SECRET_BYTES + 48)),
+        tending.SecretBox(bytes(MAX_SECRET_BYTES + 48)),
         tending.Tended(),
         tending.Untended("because"),
     ],

@@ -38,6 +38,8 @@ MAX_VARIABLES: Final = 256
 MAX_FILES: Final = 256
 # Each is asked for by itself.
 MAX_SECRETS: Final = 16
+# A key, a token, a bundle of certificates.
+MAX_SECRET_BYTES: Final = 8 * 1024
 _SECRET: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 # Well inside what file systems take for one name (255) and a path (4096).
 MAX_NAME_BYTES: Final = 255

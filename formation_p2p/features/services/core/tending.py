@@ -19,12 +19,11 @@ from formation_p2p.records.core.codec import MAX_INT, take_text
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.records.core.schema import Schema
 from formation_p2p.workload.core.blob import Cid
+from formation_p2p.workload.core.process import MAX_SECRET_BYTES
 
 # A command line that a person types. With the grant it is within what a stranger may send.
 MAX_ARGUMENT_CHARS: Final = 1024
 MAX_MESSAGE_BYTES: Final = MAX_GRANT_BYTES + 8 * 1024
-# A key, a token, a bundle of certificates.
-MAX_SECRET_BYTES: Final = 8 * 1024
 # All that a replica keeps of what it has printed has fewer lines.
 MAX_LINES: Final = 10_000_000
 MAX_WHY_CHARS: Final = 256

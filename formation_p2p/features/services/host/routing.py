@@ -74,7 +74,7 @@ class HostedServices:
         return NodePart(
             performs(lambda each: self._host.perform(each), *types_of(ReplicaEffect))
             | performs(self.reads.told, *types_of(ServiceAnswer))
-            | performs(self._means.tell, EmitServiceEvent),
+            | performs(_noted, EmitServiceEvent),
             run=self.router.hang_ups.run,
             renewed=self._circles.moved,
         )
@@ -163,3 +163,7 @@ def listed(service: str, found: ServicesRead) -> Listing | None:
     )
     contacts = {each.peer_id: Contact(each.peer_id, each.addresses) for each in claims}
     return Listing(replicas, contacts, is_known)
+
+
+def _noted(effect: EmitServiceEvent) -> None:
+    """Is for what observes the peer alone."""
