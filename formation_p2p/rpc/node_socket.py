@@ -122,6 +122,8 @@ class NodeSocket:
         except* (trio.BrokenResourceError, trio.TooSlowError, EOFError, InvalidInput):
             # A star: a client of many answers is served by two tasks, whose end is a group.
             log.debug("a client has left, reads too slowly, or makes no sense")
+        except* OSError as error:
+            log.warning("a client cannot be handed over: %s", error)
 
     async def _answer(
         self, method: Method, name: str, shell: Shell, client: trio.SocketStream
