@@ -38,7 +38,7 @@ from formation_p2p.leases.core.messages import (
     waiting_id,
 )
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.leases.core.precedence import FairShare
+from formation_p2p.leases.core.precedence import FairShare, Seniority
 from formation_p2p.leases.core.preemption import to_displace
 from formation_p2p.leases.core.session import Fence, Send
 from formation_p2p.leases.core.waiting import Wait, Waiting
@@ -746,3 +746,63 @@ def test_the_choice_does_not_depend_on_who_answers_first(
     most = max(NEAR.bytes_of(places) for places in has.values())
     best = next(one for one in has if NEAR.bytes_of(has[one]) == most)
     assert chosen == OFFERING[best.peer_id]
+
+
+# What the ticket of a gang counts as at a worker.
+
+BEGAN_S = 1_800_000_000.0
+BEGAN_MS = round(BEGAN_S * 1000)
+SLACK_MS = round(LEASE_DEFAULTS.ticket_slack_s * 1000)
+
+
+def moment(seconds: float) -> Moment:
+    return Moment(seconds, BEGAN_S + seconds)
+
+
+def test_an_honest_ticket_counts_as_it_is() -> None:
+    seniority = Seniority(LEASE_DEFAULTS)
+    assert seniority.since_ms(ALICE.peer_id, BEGAN_MS - 900, moment(0)) == BEGAN_MS - 900
+    assert seniority.since_ms(ALICE.peer_id, BEGAN_MS - 900, moment(20)) == BEGAN_MS - 900
+    assert seniority.since_ms(ALICE.peer_id, 0, moment(0)) == 0
+    assert len(seniority) == 1
+
+
+def test_one_from_before_the_first_request_gains_a_moment_at_most() -> None:
+    seniority = Seniority(LEASE_DEFAULTS)
+    assert seniority.since_ms(ALICE.peer_id, 1, moment(0)) == BEGAN_MS - SLACK_MS
+    assert seniority.since_ms(ALICE.peer_id, 1, moment(10)) == BEGAN_MS - SLACK_MS
+    assert seniority.since_ms(ALICE.peer_id, 2, moment(10)) == BEGAN_MS + 10_000 - SLACK_MS
+
+
+def test_one_from_the_future_counts_from_the_first_request() -> None:
+    seniority = Seniority(LEASE_DEFAULTS)
+    ahead = BEGAN_MS + 3_600_000
+    assert seniority.since_ms(ALICE.peer_id, ahead, moment(0)) == BEGAN_MS
+    assert seniority.since_ms(ALICE.peer_id, ahead, moment(9)) == BEGAN_MS
+
+
+def test_to_ask_for_ever_gains_no_more_after_a_while() -> None:
+    seniority = Seniority(LEASE_DEFAULTS)
+    for second in range(0, 200, 5):
+        since = seniority.since_ms(ALICE.peer_id, 1, moment(second))
+    least_ms = round((195 - LEASE_DEFAULTS.max_seniority_s) * 1000)
+    assert since == BEGAN_MS + least_ms
+
+
+def test_one_that_was_not_shown_for_long_begins_anew() -> None:
+    seniority = Seniority(LEASE_DEFAULTS)
+    seniority.since_ms(ALICE.peer_id, 1, moment(0))
+    assert seniority.since_ms(ALICE.peer_id, 1, moment(31)) == BEGAN_MS + 31_000 - SLACK_MS
+
+
+def test_the_table_is_bounded_for_an_owner_and_for_all() -> None:
+    seniority = Seniority(replace(LEASE_DEFAULTS, max_tickets_per_owner=2, max_standings=3))
+    for ticket in (1, 2, 3):
+        seniority.since_ms(ALICE.peer_id, ticket, moment(0))
+    assert len(seniority) == 2
+    seniority.since_ms(BOB.peer_id, 1, moment(0))
+    seniority.since_ms(CAROL.peer_id, 1, moment(0))
+    assert len(seniority) == 3
+    # Of these, that of the first one was dropped, and the third one's is known.
+    assert seniority.since_ms(ALICE.peer_id, 3, moment(9)) == BEGAN_MS - SLACK_MS
+    assert seniority.since_ms(ALICE.peer_id, 2, moment(9)) == BEGAN_MS + 9_000 - SLACK_MS

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from biscuit_auth import Biscuit
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from formation_p2p.jobs.core.job_events import TaskSucceeded
 from formation_p2p.leases.core.back_off import BackOff, Fault
 from formation_p2p.leases.core.messages import AskGrant, GrantIssued, GrantRefused, pack, parse
 from formation_p2p.leases.core.session import Received, Send, Undelivered
+from formation_p2p.machine.core.capability import Capability, idle
 from formation_p2p.peer.core.events import AskRenewal, Issue, Tick
 from formation_p2p.peer.core.renewal import (
     ANSWER_S,
@@ -28,11 +30,13 @@ from formation_p2p.peer.core.renewal import (
     Issuer,
     Renewal,
 )
-from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.records.core.profile import MAX_GRANT_BYTES, Profile
+from formation_p2p.trust.core import grants
 from formation_p2p.trust.core.admission import AdmissionController
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.experience import Experience
-from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S, GrantForm, Life
+from formation_p2p.trust.core.grant_token import open_token
 from formation_p2p.trust.core.grants import (
     MAX_PRIORITY,
     MAX_WEIGHT_MILLI,
@@ -63,7 +67,19 @@ from formation_p2p.trust.core.statements import Block, read_facts
 from formation_p2p.workload.core.scope import Place
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S, World
-from tests.support.stories import BOB, NEEDS, at, ends, identity, job, only, passed, peer_of
+from tests.support.stories import (
+    ALICE,
+    BOB,
+    MALLORY,
+    NEEDS,
+    at,
+    ends,
+    identity,
+    job,
+    only,
+    passed,
+    peer_of,
+)
 
 ROOT = identity("root")
 KEY = ROOT.public_key
@@ -597,3 +613,83 @@ def test_so_many_are_remembered_and_those_of_the_busiest_table_go_first_by_age()
 def test_bounds_that_are_none(most: int) -> None:
     with pytest.raises(InvalidInput):
         replace(RIGHTS, identities=most)
+
+
+# Deny by default: who may work, and who may have what run.
+
+MEMBERSHIP = Membership(ROOT.public_key)
+EXPIRY = int(at(0).unix_s) + 3600
+LATER = Moment(7200, at(0).unix_s + 7200)
+
+
+def grant(of: Contact, *may: Right, priority: int = 100) -> bytes:
+    drivers = frozenset({"process"})
+    rights = Rights(EXPIRY, frozenset(may) or frozenset(Right), drivers, priority)
+    return issue(ROOT, rights, of.peer_id)
+
+
+def profile(of: Contact, shown: bytes) -> Profile:
+    capability = Capability(1000, 2**30)
+    return Profile(
+        peer_id=of.peer_id,
+        sequence=1,
+        issued_unix_s=int(at(0).unix_s),
+        expires_unix_s=EXPIRY,
+        capability=capability,
+        capacity=idle(capability),
+        grant=shown,
+    )
+
+
+def test_a_worker_with_a_grant_may_work_until_it_expires() -> None:
+    alice = profile(ALICE, grant(ALICE))
+    assert MEMBERSHIP.denies_work(alice, at(0)) is None
+    assert isinstance(MEMBERSHIP.denies_work(alice, LATER), Denied)
+
+
+def test_nobody_else_may_work() -> None:
+    for shown in (b"", b"\x00", grant(ALICE), grant(MALLORY, Right.SUBMIT)):
+        assert isinstance(MEMBERSHIP.denies_work(profile(MALLORY, shown), at(0)), Denied)
+    forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
+    assert isinstance(MEMBERSHIP.denies_work(profile(MALLORY, forged), at(0)), Denied)
+
+
+def test_a_scheduler_may_have_run_what_its_grant_allows_and_no_more() -> None:
+    shown = grant(BOB, priority=5)
+    assert MEMBERSHIP.denies_submit(shown, BOB.peer_id, NEEDS, 5, at(0)) is None
+    python = replace(NEEDS, driver="python")
+    for denied in (
+        MEMBERSHIP.denies_submit(shown, BOB.peer_id, NEEDS, 6, at(0)),
+        MEMBERSHIP.denies_submit(shown, BOB.peer_id, python, 0, at(0)),
+        MEMBERSHIP.denies_submit(shown, BOB.peer_id, NEEDS, 0, LATER),
+        MEMBERSHIP.denies_submit(shown, MALLORY.peer_id, NEEDS, 0, at(0)),
+        MEMBERSHIP.denies_submit(b"", BOB.peer_id, NEEDS, 0, at(0)),
+        MEMBERSHIP.denies_submit(grant(BOB, Right.WORK), BOB.peer_id, NEEDS, 0, at(0)),
+    ):
+        assert isinstance(denied, Denied)
+        assert denied.right == "submit"
+
+
+def test_whoever_may_do_anything_here_belongs_and_nobody_else() -> None:
+    for rights in ((Right.SUBMIT,), (Right.WORK,), tuple(Right)):
+        assert MEMBERSHIP.denies_membership(grant(BOB, *rights), BOB.peer_id, at(0)) is None
+    forged = issue(identity("another root"), Rights(EXPIRY), BOB.peer_id)
+    for shown in (b"", b"\x00", grant(ALICE), forged):
+        assert isinstance(MEMBERSHIP.denies_membership(shown, BOB.peer_id, at(0)), Denied)
+    assert isinstance(MEMBERSHIP.denies_membership(grant(BOB), BOB.peer_id, LATER), Denied)
+
+
+def test_what_is_no_grant_here_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs a millisecond where it has eight blocks, and any stranger can send it."""
+    read: list[bytes] = []
+
+    def counted(form: GrantForm, root_id: bytes) -> Biscuit:
+        read.append(form.raw)
+        return opened(form, root_id)
+
+    opened = open_token
+    monkeypatch.setattr(grants, "open_token", counted)
+    forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
+    denied = MEMBERSHIP.denies_membership(forged, MALLORY.peer_id, at(0))
+    assert str(denied).startswith("not allowed to belong: the grant is refused")
+    assert read == [forged]
