@@ -60,7 +60,7 @@ def _far(key: Key, node: SimNode) -> int:
 
 def without_holders(cause: str) -> tuple[Hamlet, SimNode]:
     """A worker has just asked the holders of its claim for this, and most of them die."""
-    hamlet = Hamlet(14)
+    hamlet = Hamlet(11)
     hamlet.world.elapse(30)
     hamlet.publish(wanting(1))
     worker, holders = asked(hamlet, cause)
