@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import trio
 
 from formation_p2p.machine.dbus import CALL, ERROR, RETURN, SIGNAL, Bus, Message, parse
 from formation_p2p.machine.suspend import SuspendWatch
-from tests.support.waiting import run, until
+from tests.support.waiting import in_trio, until
 
 if TYPE_CHECKING:
     # trio-typing's stubs, which come with multiaddr, hide trio's own types.
@@ -98,75 +97,65 @@ class Logind:
             return True
 
 
-def story(tell: Callable[[], Awaitable[None]]) -> None:
-    run(tell)
+@in_trio
+async def test_the_lock_is_held_until_all_has_gone_and_taken_again_after(tmp_path: Path) -> None:
+    logind = Logind(tmp_path / "bus")
+    happened: list[str] = []
+    gone = trio.Event()
 
+    async def falls_asleep() -> None:
+        happened.append("falls asleep")
+        await gone.wait()
 
-def test_the_lock_is_held_until_all_has_gone_and_taken_again_after(tmp_path: Path) -> None:
-    async def told() -> None:
-        logind = Logind(tmp_path / "bus")
-        happened: list[str] = []
-        gone = trio.Event()
-
-        async def falls_asleep() -> None:
-            happened.append("falls asleep")
-            await gone.wait()
-
-        watch = SuspendWatch(falls_asleep, lambda: happened.append("wakes"), logind.path)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(logind.serve)
-            nursery.start_soon(watch.run)
-            await until(lambda: len(logind.locks) == 1)
-            assert logind.calls == ["Hello", "AddMatch", "Inhibit"]
-            await logind.prepare_for_sleep(starts=True)
-            await until(lambda: happened == ["falls asleep"])
-            assert logind.is_locked(0)
-            gone.set()
-            await until(lambda: not logind.is_locked(0))
-            await logind.prepare_for_sleep(starts=False)
-            await until(lambda: len(logind.locks) == 2)
-            assert happened == ["falls asleep", "wakes"]
-            assert logind.is_locked(1)
-            nursery.cancel_scope.cancel()
-        assert not logind.is_locked(1)
-
-    story(told)
+    watch = SuspendWatch(falls_asleep, lambda: happened.append("wakes"), logind.path)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(logind.serve)
+        nursery.start_soon(watch.run)
+        await until(lambda: len(logind.locks) == 1)
+        assert logind.calls == ["Hello", "AddMatch", "Inhibit"]
+        await logind.prepare_for_sleep(starts=True)
+        await until(lambda: happened == ["falls asleep"])
+        assert logind.is_locked(0)
+        gone.set()
+        await until(lambda: not logind.is_locked(0))
+        await logind.prepare_for_sleep(starts=False)
+        await until(lambda: len(logind.locks) == 2)
+        assert happened == ["falls asleep", "wakes"]
+        assert logind.is_locked(1)
+        nursery.cancel_scope.cancel()
+    assert not logind.is_locked(1)
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-def test_a_machine_that_does_not_tell_costs_nothing(tmp_path: Path, refuses: bool) -> None:
-    async def told() -> None:
-        logind = Logind(tmp_path / "bus", refuses=refuses)
-        watch = SuspendWatch(trio.sleep_forever, lambda: None, logind.path)
-        async with trio.open_nursery() as nursery:
-            if refuses:
-                await nursery.start(logind.serve)
-            await watch.run()  # which ends
-            nursery.cancel_scope.cancel()
-
-    story(told)
+@in_trio
+async def test_a_machine_that_does_not_tell_costs_nothing(tmp_path: Path, refuses: bool) -> None:
+    logind = Logind(tmp_path / "bus", refuses=refuses)
+    watch = SuspendWatch(trio.sleep_forever, lambda: None, logind.path)
+    async with trio.open_nursery() as nursery:
+        if refuses:
+            await nursery.start(logind.serve)
+        await watch.run()  # which ends
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("said", [b"REJECTED\r\n", b"x" * 5000, b""])
-def test_what_is_no_bus_is_an_error_of_the_system(tmp_path: Path, said: bytes) -> None:
-    async def told() -> None:
-        listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        await listener.bind(str(tmp_path / "bus"))
-        listener.listen(1)
+@in_trio
+async def test_what_is_no_bus_is_an_error_of_the_system(tmp_path: Path, said: bytes) -> None:
+    listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    await listener.bind(str(tmp_path / "bus"))
+    listener.listen(1)
 
-        async def answers() -> None:
-            connection, _ = await listener.accept()
-            with connection:
-                await connection.recv(4096)
-                if said:
-                    await connection.send(said)
+    async def answers() -> None:
+        connection, _ = await listener.accept()
+        with connection:
+            await connection.recv(4096)
+            if said:
+                await connection.send(said)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(answers)
-            with pytest.raises(OSError, match="the bus"):
-                await Bus.connect(tmp_path / "bus")
-
-    story(told)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answers)
+        with pytest.raises(OSError, match="the bus"):
+            await Bus.connect(tmp_path / "bus")
 
 
 @pytest.mark.parametrize(
