@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from formation_p2p.core.identity import PeerId
 from formation_p2p.features.gangs.host.hosted import HostedGangs
+from formation_p2p.features.quotas.host.held import HeldAccounts
+from formation_p2p.features.services.host.held import HeldServices
 from formation_p2p.features.services.host.routing import HostedServices
 from formation_p2p.peer.node_part import Means
+from formation_p2p.state.held import Held
+
+HELD_TABLES: Final = (*HeldServices.tables, *HeldAccounts.tables)
+
+
+def held(network_id: bytes, own: PeerId) -> tuple[Held, ...]:
+    """What the node `own` keeps for a network, in the file of state/held.py, in the order of the
+    tables."""
+    return HeldServices(network_id, own), HeldAccounts(network_id)
 
 
 class Features:

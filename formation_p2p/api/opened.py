@@ -41,6 +41,7 @@ from formation_p2p.machine.core.capability import Limits
 from formation_p2p.machine.hardware import Hardware, probe
 from formation_p2p.machine.home import Home
 from formation_p2p.machine.pythons import interpreters
+from formation_p2p.node_assembly import held
 from formation_p2p.observe.observability import Observability
 from formation_p2p.peer.core.effects import MemberMet
 from formation_p2p.peer.core.events import Serve
@@ -137,7 +138,7 @@ class NodeServices:
             renews = config.parameters.renews
             grants = GrantWatch(config.home, claimed.index, network, issues=renews)
             charters = CharterFile(config.home.path, network)
-            self.held = HeldFile(config.home.path / HELD, network.network_id, own)
+            self.held = HeldFile(config.home.path / HELD, held(network.network_id, own))
             closing.callback(self.held.close)
             hosted = RuntimeConfig(
                 identity=claimed.identity,

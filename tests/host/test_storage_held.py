@@ -19,7 +19,9 @@ from formation_p2p.features.quotas.core.quotas import AccountsRecalled
 from formation_p2p.features.services.core.events import Had, Recalled
 from formation_p2p.features.services.core.shelf import Catalog
 from formation_p2p.features.services.core.signed_spec import SignedSpec
-from formation_p2p.state.held import AGAIN_ROUNDS, MAX_SPECS, HeldFile
+from formation_p2p.features.services.host.held import AGAIN_ROUNDS, MAX_SPECS
+from formation_p2p.node_assembly import held
+from formation_p2p.state.held import HeldFile
 from formation_p2p.trust.core.quota import Used
 from tests.support.services_world import ECHO, granted, person, sealed
 from tests.support.waiting import in_trio
@@ -71,7 +73,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, network: bytes = NETWORK) -> tuple[HeldFile, Played]:
-    file, shell = HeldFile(path, network, ALICE.peer_id), Played()
+    file, shell = HeldFile(path, held(network, ALICE.peer_id)), Played()
     file.begin(shell.peer, shell.feed)
     return file, shell
 
@@ -132,7 +134,7 @@ def test_each_network_and_each_node_has_its_own(path: Path) -> None:
     stored(path, version(1), had=[Had("echo", 0)])
     stored(path, version(2), network=b"m" * 32)
     assert recalled(path).specs == (version(1).raw,)
-    bobs = HeldFile(path, NETWORK, BOB.peer_id)
+    bobs = HeldFile(path, held(NETWORK, BOB.peer_id))
     shell = Played()
     bobs.begin(shell.peer, shell.feed)
     bobs.close()
@@ -180,7 +182,7 @@ def test_what_the_clock_does_not_allow_yet_is_offered_again(path: Path) -> None:
 
 @in_trio
 async def test_what_is_known_now_is_stored_at_once_where_somebody_waits(path: Path) -> None:
-    file, shell = HeldFile(path, NETWORK, ALICE.peer_id, every_s=1000), Played()
+    file, shell = HeldFile(path, held(NETWORK, ALICE.peer_id), every_s=1000), Played()
     file.begin(shell.peer, shell.feed)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(file.keep)
@@ -232,5 +234,5 @@ def test_a_damaged_or_newer_file_is_refused(path: Path, statement: str, why: str
         raw.execute(statement)
     raw.close()
     with pytest.raises(StateError, match=why) as caught:
-        HeldFile(path, NETWORK, ALICE.peer_id)
+        HeldFile(path, held(NETWORK, ALICE.peer_id))
     assert str(path) in str(caught.value)

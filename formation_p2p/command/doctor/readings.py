@@ -35,6 +35,7 @@ from formation_p2p.machine.hardware import STORAGE_KEPT_BYTES, gpus_of_machine
 from formation_p2p.machine.home import Home
 from formation_p2p.machine.pythons import interpreters, own_name
 from formation_p2p.net.transport.addresses import is_this_machine
+from formation_p2p.node_assembly import HELD_TABLES
 from formation_p2p.reach.gate_probe import probe_gates
 from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 from formation_p2p.state import held, http_members, memory_samples, trust, usage
@@ -152,7 +153,7 @@ _CACHES: Final = {"blobs-*": "files and results", "environments-*": "environment
 _DATABASES: Final[Mapping[str, Schema]] = {
     "trust-*.db": trust.SCHEMA,
     usage.USAGE: usage.SCHEMA,
-    held.HELD: held.SCHEMA,
+    held.HELD: held.schema_of(HELD_TABLES),
     http_members.HTTP_MEMBERS: http_members.SCHEMA,
     memory_samples.NAME: memory_samples.SCHEMA,
 }
