@@ -20,7 +20,7 @@ from formation_p2p.core.refusals import (
     Preempted,
     Unbuildable,
 )
-from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
+from formation_p2p.features.gangs.core.messages import MAX_OTHERS, Enlist, ReportUsage
 from formation_p2p.features.quotas.core.messages import (
     MAX_MILLI_S,
     AccountRows,
@@ -33,7 +33,6 @@ from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.messages import (
     MAX_MS,
-    MAX_OTHERS,
     MAX_REACH,
     MAX_WINDOW,
     AskGrant,
@@ -192,8 +191,8 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
         blobs,
         st.integers(0, MAX_PRIORITY),
         tuples_of(cids),
-        others=tuples_of(peers),
-        ticket=counts,
+        beside=tuples_of(peers),
+        since_ms=counts,
     ),
     st.builds(Offer, *offered, st.none() | blobs),
     st.builds(RequestRefused, counts, refusals),

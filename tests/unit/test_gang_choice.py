@@ -175,11 +175,12 @@ def test_a_replacement_is_near_to_those_who_stayed() -> None:
 def test_the_larger_of_two_round_trips_counts() -> None:
     trips = Trips()
 
-    def offer(worker: PeerId, own_us: int | None, *to: tuple[PeerId, int]) -> CollectedOffer:
-        held = Offer(1, "lease", HeldResources(1, 1), 0, 1000)
-        return CollectedOffer(Contact(worker), held, 1.0, own_us, to)
+    def offer(worker: PeerId, own_us: int | None, *to: tuple[int, int]) -> CollectedOffer:
+        held = Offer(1, "lease", HeldResources(1, 1), 0, 1000, beside=to)
+        return CollectedOffer(Contact(worker), held, 1.0, own_us)
 
-    trips.learn([offer(A, 10, (B, 5)), offer(B, 20, (A, 7)), offer(C, None), offer(D, 1)])
+    offers = [offer(A, 10, (1, 5)), offer(B, 20, (0, 7), (2, 9)), offer(C, None), offer(D, 1)]
+    trips.learn(offers, (A, B))
     assert trips.far_us(A, B) == trips.far_us(B, A) == 7
     assert trips.far_us(A, D) == 11
     assert trips.far_us(A, C) == FAR_US

@@ -114,7 +114,7 @@ class Gangs:
     def asks(self, sender: SimNode, ago_ms: int, needs: Requirements = NEEDS) -> str:
         """What alice answers to one whose gang has sought for so long."""
         began_ms = round(self.world.moment(sender).unix_s * 1000) - ago_ms
-        request = work.PlacementRequest(7, needs, sender.network().grant, ticket=began_ms)
+        request = work.PlacementRequest(7, needs, sender.network().grant, since_ms=began_ms)
         self.world.deliver(self.workers["alice"], Received(sender.contact, request))
         return type(self.world.sent[-1].message).__name__
 

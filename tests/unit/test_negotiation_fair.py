@@ -255,7 +255,7 @@ def test_one_that_waited_for_a_slice_does_not_wait_for_a_lease_that_began_meanwh
 
 def test_a_gang_and_an_offer_and_ones_own_leases_do_not_give_way() -> None:
     alice = Alice()
-    request = PlacementRequest(1, NEEDS, b"a grant", ticket=1)
+    request = PlacementRequest(1, NEEDS, b"a grant", since_ms=1)
     ((_, offer),) = sent(alice.lessor.requested(BOB, request, at(0)))
     assert isinstance(offer, Offer)
     alice.lessor.committed(BOB, Commit(offer.lease_id), at(0))

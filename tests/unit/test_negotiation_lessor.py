@@ -333,7 +333,7 @@ def test_where_the_ledger_is_full_first_its_reason_is_told(alice: Alice) -> None
 def test_an_elder_gang_that_finds_room_takes_none_from_a_younger_one(alice: Alice) -> None:
     now_ms = round(at(0).unix_s * 1000)
     for owner, ago_ms in ((BOB, 100), (CAROL, 500)):
-        request = replace(asked(), ticket=now_ms - ago_ms)
+        request = replace(asked(), since_ms=now_ms - ago_ms)
         ((_, answer),) = sent(alice.lessor.requested(owner, request, at(0)))
         assert isinstance(answer, Offer)
     assert alice.free_milli == 0

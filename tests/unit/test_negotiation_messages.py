@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +73,7 @@ from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core.codec import MAX_INT, decode, encode
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.records.core.resources import pack_requirements
-from formation_p2p.records.core.schema import Schema
+from formation_p2p.records.core.schema import Schema, Slot, integer, items
 from formation_p2p.trust.core.attestation import MAX_ATTESTATION_BYTES
 from formation_p2p.workload.core.blob import RAW, Cid, digest_of
 from formation_p2p.workload.core.hints import MAX_NEAR
@@ -357,3 +357,30 @@ def test_a_number_names_one_message() -> None:
     schema.message(1)(Commit)
     with pytest.raises(AssertionError, match="two messages have the number 1"):
         schema.message(1)(Release)
+
+
+SLOT = Slot(20)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A message with room for a feature."""
+
+    beside: Annotated[tuple[Any, ...], SLOT.kind] = ()
+
+
+def test_what_a_feature_says_is_handed_on_without_it_and_read_with_it() -> None:
+    schema: Schema[Note] = Schema("test protocol", 64)
+    schema.message(1)(Note)
+    frame = schema.pack(Note((1, b"two", ["three"])))
+    assert schema.parse(frame) == Note((1, b"two", ["three"]))
+    assert schema.pack(schema.parse(frame)) == frame
+    for wrong in (Note((b"x" * 20,)), Note({"no": "list"})):  # type: ignore[arg-type]
+        with pytest.raises(ProtocolViolation, match="list of at most 20 bytes"):
+            schema.parse(encode([1, wrong.beside]))
+    SLOT.fill(items(integer(0, 9), 2))
+    assert schema.parse(schema.pack(Note((1, 2)))) == Note((1, 2))
+    with pytest.raises(ProtocolViolation):
+        schema.parse(frame)
+    with pytest.raises(AssertionError, match="two features"):
+        SLOT.fill(items(integer(0, 9), 2))

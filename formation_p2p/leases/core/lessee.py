@@ -68,13 +68,12 @@ class LeaseLost:
 @dataclass(frozen=True, slots=True)
 class CollectedOffer:
     """It stands until `until_s`, and is to be committed to, or turned down. `rtt_us` is how far its
-    worker is, `trips_us` how far that has others of those asked."""
+    worker is."""
 
     contact: Contact
     offer: work.Offer
     until_s: float
     rtt_us: int | None = None
-    trips_us: tuple[tuple[PeerId, int], ...] = ()
 
     @property
     def key(self) -> LeaseKey:
@@ -146,18 +145,17 @@ class Lessee:
         now: Moment,
         cause: str,
         collects: bool = False,
-        others: tuple[PeerId, ...] = (),
-        ticket: int = 0,
+        beside: work.Beside = (),
+        since_ms: int = 0,
     ) -> RoundId:
         """Ask these workers, best first, for up to `wanted` leases, at most one of each. Ends in
         RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost. A round that
-        `collects` ends in OffersCollected; `others` and `ticket` go with its requests."""
+        `collects` ends in OffersCollected; `beside` and `since_ms` go with its requests."""
         self._round_count += 1
         number = RoundId(self._round_count)
         asked = Round(
             *(number, key, tuple(order), wanted, now.mono_s, cause, self._parameters),
             collects=collects,
-            others=others,
         )
         self.rounds[number] = asked
         near = tuple(blob.cid for blob in key.hints.near)
@@ -168,8 +166,8 @@ class Lessee:
                 self._unserved.asked(self._request_count, key)
             request = work.PlacementRequest(
                 *(self._request_count, key.needs, self.shown(key), key.priority, near, self._name),
-                others,
-                ticket,
+                beside,
+                since_ms,
             )
             self._send(contact, request, cause)
         return number
@@ -396,10 +394,7 @@ class Lessee:
                 refusals.append((contact.peer_id, twice))
             elif asked.collects:
                 rtt_us = self._rtt_us(contact.peer_id, now)
-                trips_us = asked.trips_us(standing.offer)
-                offered = CollectedOffer(
-                    contact, standing.offer, standing.until_s, rtt_us, trips_us
-                )
+                offered = CollectedOffer(contact, standing.offer, standing.until_s, rtt_us)
                 self.offers[offered.key] = offered
                 collected.append(offered)
             elif len(committed) >= asked.wanted or standing.until_s <= now.mono_s:

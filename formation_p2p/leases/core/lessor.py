@@ -48,7 +48,7 @@ _LEAVING: Final = refusals.Leaving()
 
 class Lessor:
     """`admission` judges grants, and `budget` how near their holders are; both are told what leases
-    use. `places` says which content of a list is here, `rtt_us` how far a peer is. Nothing runs
+    use. `places` says which content of a list is here. Nothing runs
     under a lease that `is_idle`; what runs under one that `saves` goes on from there. `seen` is
     what it was asked for lately, by which it chooses devices."""
 
@@ -63,7 +63,6 @@ class Lessor:
         is_idle: Callable[[str], bool],
         price_micro: int = 0,
         places: Callable[[Sequence[Cid]], tuple[int, ...]] = lambda near: (),
-        rtt_us: Callable[[PeerId, Moment], int | None] = lambda peer_id, now: None,
         parameters: LeaseParameters = LEASE_DEFAULTS,
         shares: Shares | None = None,
         saves: Callable[[str], bool] = lambda lease_id: False,
@@ -81,7 +80,8 @@ class Lessor:
         self.price_micro = price_micro
         self._budget = budget
         self._places = places
-        self._rtt_us = rtt_us
+        # What a feature says beside an offer, to what stands beside the request.
+        self.beside: Callable[[work.Beside, Moment], work.Beside] = lambda asked, now: ()
         self._leases: dict[str, Lease] = {}
         self.standing = Standing(capability, parameters)
         self._seniority = Seniority(parameters)
@@ -119,17 +119,12 @@ class Lessor:
             price_micro, there = self.price_micro, self._places(request.near)
             answer = work.Offer(
                 *(request.request_id, lease.lease_id, holds, price_micro, hold_ms, there),
-                self._trips_us(request.others, now),
+                self.beside(request.beside, now),
             )
         else:
             answer = work.RequestRefused(request.request_id, lease)
         evicted, self._evicted = self._evicted, []
         return [Send(sender, answer, cause=cause), *evicted]
-
-    def _trips_us(self, others: Sequence[PeerId], now: Moment) -> tuple[tuple[int, int], ...]:
-        """To those that were measured, but for this node itself."""
-        trips = ((place, self._rtt_us(other, now)) for place, other in enumerate(others))
-        return tuple((place, us) for place, us in trips if us)
 
     def committed(self, sender: Contact, message: work.Commit, now: Moment) -> list[LessorEffect]:
         cause = f"{sender.peer_id} commits {message.lease_id}"
@@ -316,8 +311,8 @@ class Lessor:
         owner = sender.peer_id
         asked = asked_for(request, owner, self._admission, self._precedence.waiting, now)
         invitation = asked.invitation
-        ticket = self._seniority.since_ms(sender.peer_id, request.ticket, now)
-        request = replace(request, priority=asked.aged, ticket=ticket)
+        since_ms = self._seniority.since_ms(sender.peer_id, request.since_ms, now)
+        request = replace(request, priority=asked.aged, since_ms=since_ms)
         if self._closed is not None:
             return self._closed
         for want in self._wants.take_lapsed(now):

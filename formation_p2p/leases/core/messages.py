@@ -8,9 +8,8 @@ types, lengths and ranges. Who may say what is for the state tables to judge.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.units import KIB, MIB
@@ -18,15 +17,14 @@ from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.leases.core.refusal_kind import MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS
 from formation_p2p.leases.core.refusal_kind import OUTCOME, REFUSAL
-from formation_p2p.leases.core.roster import PEER_ID
 from formation_p2p.machine.core.bounds import MAX_MEMORY_BYTES, check_host_name
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.placement.core.round_trips import MAX_RTT_US
 from formation_p2p.records.core.codec import MAX_INT, Malformed
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES, MAX_PROFILE_BYTES
 from formation_p2p.records.core.resources import pack_requirements, unpack_requirements
 from formation_p2p.records.core.schema import (
     Schema,
+    Slot,
     custom,
     flag,
     integer,
@@ -61,10 +59,10 @@ MAX_WINDOW: Final = 1024
 # In one message: the sender's own, and those of the voices that it heard last. To check the
 # signatures of so many takes two milliseconds.
 MAX_ATTESTATIONS: Final = 8
-# Workers that a gang of 64 members, chosen of three times as many, asks at once.
-MAX_OTHERS: Final = 192
 # What a feature says along with a lease: a signature, and a handful of numbers.
 MAX_EXTENSION_BYTES: Final = 256
+# What a feature says beside a request for a lease, or its offer: some hundreds of peer ids.
+MAX_BESIDE_BYTES: Final = 16 * KIB
 # A want is needs with labels, eight addresses of a relay's length, and a grant, under a signature.
 MAX_WANT_BYTES: Final = 6 * KIB
 # Peers that are to hear one want that is spread (docs/placement.md).
@@ -105,7 +103,6 @@ def _make_ended(
 _ID: Final = text(MAX_ID_CHARS)
 _CID: Final = custom(Cid.from_bytes, Cid.to_bytes)
 _PLACE: Final = integer(0, MAX_NEAR - 1)
-_TRIP: Final = pair(integer(0, MAX_OTHERS - 1), integer(1, MAX_RTT_US))
 _ENDED: Final = record(
     _make_ended,
     {
@@ -132,13 +129,19 @@ class WorkMessage:
 WORK: Final[Schema[WorkMessage]] = Schema("work protocol", MAX_FRAME_BYTES)
 
 
+# What a feature says beside a request and its offer, as it reads it itself.
+Beside = tuple[Any, ...]
+REQUEST_SLOT: Final = Slot(MAX_BESIDE_BYTES)
+OFFER_SLOT: Final = Slot(MAX_BESIDE_BYTES)
+
+
 @WORK.message(1, urgent=True)
 @dataclass(frozen=True, slots=True)
 class PlacementRequest(WorkMessage):
     """Would you take work with these needs, on this grant? `request_id` is the asker's own. `near`
-    is data that the work would like to find, `name` that of the asker's node. For a member of a
-    gang, `others` are asked too, as far as it matters how far they are, and `ticket` is when the
-    gang began to seek; 0 for other work."""
+    is data that the work would like to find, `name` that of the asker's node. `beside` is for a
+    feature. `since_ms` is the Unix time at which its asker began to seek leases that it needs all
+    at once; 0 for other work."""
 
     request_id: Count
     needs: Annotated[Requirements, custom(_read_needs, pack_requirements)]
@@ -146,8 +149,8 @@ class PlacementRequest(WorkMessage):
     priority: Annotated[int, integer(0, MAX_PRIORITY)] = 0
     near: Annotated[tuple[Cid, ...], items(_CID, MAX_NEAR)] = ()
     name: Annotated[str, custom(_read_name)] = ""
-    others: Annotated[tuple[PeerId, ...], items(PEER_ID, MAX_OTHERS)] = ()
-    ticket: Count = 0
+    beside: Annotated[Beside, REQUEST_SLOT.kind] = ()
+    since_ms: Count = 0
 
 
 @WORK.message(2, urgent=True)
@@ -156,9 +159,9 @@ class Offer(WorkMessage):
     """Yes: this much is held softly under `lease_id` for `hold_ms`, until it is committed.
 
     `price_micro` is what it costs, in the unit of the worker's profile. `there` are the places, in
-    the request's `near`, of the data that the worker has. `trips_us` are the round trips that it
-    has measured to the request's `others`, by their places. A worker that was not asked, and
-    answers a want, shows its signed `profile`.
+    the request's `near`, of the data that the worker has. `beside` answers what a feature
+    says beside the request. A worker that was not asked, and answers a want, shows its signed
+    `profile`.
     """
 
     request_id: Count
@@ -167,7 +170,7 @@ class Offer(WorkMessage):
     price_micro: Count
     hold_ms: Milliseconds
     there: Annotated[tuple[int, ...], items(_PLACE, MAX_NEAR)] = ()
-    trips_us: Annotated[tuple[tuple[int, int], ...], items(_TRIP, MAX_OTHERS)] = ()
+    beside: Annotated[Beside, OFFER_SLOT.kind] = ()
     profile: Annotated[bytes | None, octets(MAX_PROFILE_BYTES, trailing=True)] = None
 
 

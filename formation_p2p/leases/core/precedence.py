@@ -215,7 +215,7 @@ class Precedence:
             if x.state is LeaseState.LEASED
             and x.lease_id not in lower_ids
             and x.priority_at(now.mono_s) <= asked.aged
-            and not x.request.ticket
+            and not x.request.since_ms
             and x.owner.peer_id != asked.owner
         }
         equals = [self._leases[x] for x in due_s]
@@ -291,10 +291,10 @@ class Precedence:
             for lease in self._leases.values()
             if lease.state is LeaseState.OFFERED
             and lease.kept
-            and 0 < request.ticket < lease.request.ticket
+            and 0 < request.since_ms < lease.request.since_ms
             and lease.request.priority == request.priority
         ]
-        younger.sort(key=lambda lease: lease.request.ticket, reverse=True)
+        younger.sort(key=lambda lease: lease.request.since_ms, reverse=True)
         free, yielding = self._ledger.free, list[Lease]()
         for lease in younger:
             free = self._ledger.with_back(free, lease.lease_id)
@@ -319,7 +319,7 @@ class Precedence:
         """Those that make room together, the longest idle first; none where they do not."""
         equal = (x for x in self._leases.values() if x.priority_at(now.mono_s) <= asked.aged)
         # A gang's member waits for the others while nothing runs there.
-        leased = (x for x in equal if x.state is LeaseState.LEASED and not x.request.ticket)
+        leased = (x for x in equal if x.state is LeaseState.LEASED and not x.request.since_ms)
         idle = sorted((x for x in leased if self._is_idle(x.lease_id)), key=lambda x: x.used_s)
         return self._to_displace(asked.needs, idle) or ()
 

@@ -37,7 +37,7 @@ class Round:
     from when it hears whether its price or its place was the reason.
 
     `offered_s` is when the first offer came. One that `collects` commits to none of its offers: who
-    asked chooses. `others` are as in the requests. Those of a `call` were not asked, and
+    asked chooses. Those of a `call` were not asked, and
     answer by its number.
     """
 
@@ -54,7 +54,6 @@ class Round:
     refusals: dict[PeerId, Refusal] = field(default_factory=dict)
     turned_down: list[tuple[Contact, str]] = field(default_factory=list)
     collects: bool = False
-    others: tuple[PeerId, ...] = ()
     call: int | None = None
     enough: int = 0
 
@@ -90,11 +89,6 @@ class Round:
             if contact.peer_id in self.offers:
                 yield contact, self.offers[contact.peer_id].offer.lease_id
         yield from self.turned_down
-
-    def trips_us(self, offer: Offer) -> tuple[tuple[PeerId, int], ...]:
-        """How far the worker has the others, as it says."""
-        count = len(self.others)
-        return tuple((self.others[at], us) for at, us in offer.trips_us if at < count)
 
     def decided(self) -> bool:
         """Whether no answer still to come could change the choice: the best `wanted` offers

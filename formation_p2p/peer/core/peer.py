@@ -125,14 +125,14 @@ class Kernel(Generic[E, F]):
         inviters = Inviters(self.dht, self.membership, network.network_id)
         self.renewal = Renewal(identity.peer_id, network, rng, inviters, parameters.renews)
         self._circles = Circles(identity.peer_id, network)
-        self._round_trips = RoundTrips(identity.peer_id)
+        self.round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
-        self.lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease, name)
+        self.lessee = Lessee(network.grant, rng, self.round_trips.rtt_us, parameters.lease, name)
         self.lessee.root_public_key = network.root_public_key
         self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
         self._gossip = ReputationGossip(identity, network.grant, self.membership, self.reputation)
         self.context = PlacementContext(
-            network, self.membership, self.reputation, self._circles, self._round_trips
+            network, self.membership, self.reputation, self._circles, self.round_trips
         )
         self._story = Story(parameters.story)
         self._reciprocity = Reciprocity(lambda: self._place_of(self.network.grant))
@@ -217,7 +217,7 @@ class Kernel(Generic[E, F]):
             Part(  # leases that this peer has of others
                 reads=reads(self._offered, messages.Offer) | reads(lessee.received, *_ANSWERS),
                 handles=on(
-                    lambda each, now: self._round_trips.measured(each.peer_id, each.rtt_us, now),
+                    lambda each, now: self.round_trips.measured(each.peer_id, each.rtt_us, now),
                     events.Measured,
                 ),
                 tick=lessee.tick,
@@ -603,7 +603,7 @@ class Kernel(Generic[E, F]):
             self.membership,
             self._circles,
             self._blobs,
-            self._round_trips,
+            self.round_trips,
             self._reciprocity,
             self.rng,
             self._parameters,

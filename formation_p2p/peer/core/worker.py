@@ -89,7 +89,6 @@ class Worker:
             self.executions.is_idle,
             serve.price_micro,
             blobs.places,
-            round_trips.rtt_us,
             parameters.lease,
             Shares(Weights(membership.share_of, reciprocity.factor).of, serve.shares_used),
             self.executions.saves,

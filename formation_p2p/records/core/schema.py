@@ -123,6 +123,39 @@ def items(kind: Kind, max_items: int) -> Kind:
     return Kind(reader, None if pack is None else lambda values: [pack(each) for each in values])
 
 
+class Slot:
+    """Room in a message for what one feature says beside it: a list, empty where that is nothing.
+
+    `kind` annotates the field. A program without the feature has the items of the list as CBOR has
+    them, of `max_bytes` at most, and hands them on.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._filled: Kind | None = None
+        self._read: Read | None = None
+        self.kind = Kind(lambda field: self._reader(field), self._pack)
+
+    def fill(self, kind: Kind) -> None:
+        """The feature is there: its items are read and packed so."""
+        assert self._filled is None, "two features say something in one place"
+        self._filled, self._read = kind, kind.reader("extension")
+
+    def _reader(self, field: str) -> Read:
+        def read(value: Any) -> Any:
+            if self._read is not None:
+                return self._read(value)
+            if type(value) is not list or len(codec.encode(value)) > self._max_bytes:
+                raise Malformed(field, f"is not a list of at most {self._max_bytes} bytes")
+            return tuple(value)
+
+        return read
+
+    def _pack(self, said: Any) -> Any:
+        pack = None if self._filled is None else self._filled.pack
+        return list(said) if pack is None else pack(said)
+
+
 def pair(first: Kind, second: Kind) -> Kind:
     """A tuple of two, of kinds without packers."""
     return custom(_row(lambda *both: both, {"first": first, "second": second})[0])

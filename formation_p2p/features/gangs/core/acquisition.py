@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -28,10 +28,10 @@ from formation_p2p.features.gangs.core.candidates import (
     members_of,
 )
 from formation_p2p.features.gangs.core.choice import Arrangement, Place, choose, plan
+from formation_p2p.features.gangs.core.messages import MAX_OTHERS
 from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.leases.core.held_lease import HeldLease, LeaseKey
 from formation_p2p.leases.core.lessee import CollectedOffer, OffersCollected
-from formation_p2p.leases.core.messages import MAX_OTHERS
 from formation_p2p.leases.core.round import RoundId
 from formation_p2p.machine.core.requirements import Requirements
 
@@ -115,13 +115,15 @@ class Trips:
         self._measured_us: dict[tuple[PeerId, PeerId], int] = {}
         self._own_us: dict[PeerId, int] = {}
 
-    def learn(self, offers: Iterable[CollectedOffer]) -> None:
+    def learn(self, offers: Iterable[CollectedOffer], others: Sequence[PeerId]) -> None:
+        """`others` are those that the requests named."""
         for each in offers:
             worker = each.contact.peer_id
             if each.rtt_us is not None:
                 self._own_us[worker] = each.rtt_us
-            for other, rtt_us in each.trips_us:
-                self._measured_us[worker, other] = rtt_us
+            for place, rtt_us in each.offer.beside:
+                if place < len(others):
+                    self._measured_us[worker, others[place]] = rtt_us
 
     def keep(self, workers: Collection[PeerId]) -> None:
         """Of these alone: as many as a gang keeps in mind."""
@@ -206,7 +208,8 @@ class Acquisition:
         self._known = 0  # workers, after the last search
         self._ticket = 0
         self._searches = Searches(gang_id, means)
-        self._rounds: dict[RoundId, Requirements] = {}
+        # Whom each round asks for what, and for how far the others are.
+        self._rounds: dict[RoundId, tuple[Requirements, tuple[PeerId, ...]]] = {}
         self._asked: Counter[Place] = Counter()
         self._offers: list[tuple[Requirements, CollectedOffer]] = []
         self._committing: dict[LeaseKey, int] = {}
@@ -267,9 +270,9 @@ class Acquisition:
 
     def collected(self, event: OffersCollected, now: Moment) -> None:
         """A round of ours has closed."""
-        needs = self._rounds.pop(event.round)
+        needs, others = self._rounds.pop(event.round)
         self._offers += [(needs, each) for each in event.offers]
-        self.trips.learn(event.offers)
+        self.trips.learn(event.offers, others)
         for worker, refusal in event.refusals:
             self.candidates.refused(worker, refusal, now)
         if not self._rounds:
@@ -361,10 +364,10 @@ class Acquisition:
                 now=now,
                 cause="a gang forms",
                 collects=True,
-                others=others,
-                ticket=self._ticket,
+                beside=others,
+                since_ms=self._ticket,
             )
-            self._rounds[asked] = needs
+            self._rounds[asked] = needs, others
         if not self._rounds:
             self._fail(now, "too few workers have room for the gang")
             if self._searches.are_due(now):

@@ -57,9 +57,11 @@ from formation_p2p.leases.core.lessee import (
     OffersCollected,
     RoundClosed,
 )
+from formation_p2p.leases.core.messages import Beside
 from formation_p2p.leases.core.session import Send
 from formation_p2p.peer.core.part import Part, claims, on, reads, types_of
 from formation_p2p.peer.core.peer import Kernel
+from formation_p2p.peer.core.worker import Worker
 from formation_p2p.records.core.resources import encode_requirements
 
 
@@ -101,6 +103,7 @@ class Gangs:
             negotiated=claims(self.negotiated),
             check=self.check,
             leave=self.leave,
+            employed=self.employed,
             validate=self.validate,
         )
 
@@ -254,6 +257,15 @@ class Gangs:
                 ensure(held.get(lease.key) is lease, f"{lease.lease_id} is not held any more")
 
     # -- leases here that members of the gangs of others have -------------------------------------
+
+    def employed(self, worker: Worker) -> None:
+        worker.lessor.beside = self._trips_us
+
+    def _trips_us(self, others: Beside, now: Moment) -> Beside:
+        """To those that were measured, but for this node itself."""
+        rtt_us = self._kernel.round_trips.rtt_us
+        trips = ((place, rtt_us(other, now)) for place, other in enumerate(others))
+        return tuple((place, us) for place, us in trips if us)
 
     def enlisted(self, sender: Contact, message: Enlist, now: Moment) -> Sequence[JoinGang]:
         worker = self._kernel.worker

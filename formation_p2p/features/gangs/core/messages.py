@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from formation_p2p.leases.core.gang_usage import MAX_REPORTS, LeaseUsage
-from formation_p2p.leases.core.messages import WORK, Count, Id, WorkMessage
-from formation_p2p.leases.core.roster import MAX_MEMBERS, Roster
-from formation_p2p.records.core.schema import integer, items, record
+from formation_p2p.leases.core.messages import (
+    OFFER_SLOT,
+    REQUEST_SLOT,
+    WORK,
+    Count,
+    Id,
+    WorkMessage,
+)
+from formation_p2p.leases.core.roster import MAX_MEMBERS, PEER_ID, Roster
+from formation_p2p.placement.core.round_trips import MAX_RTT_US
+from formation_p2p.records.core.schema import integer, items, pair, record
+
+# Workers that a gang of 64 members, chosen of three times as many, asks at once.
+MAX_OTHERS: Final = 192
+# Beside a request for a member: who else is asked, as far as it matters how far they are. Beside
+# its offer: the round trips that the worker has measured to these, by their places.
+REQUEST_SLOT.fill(items(PEER_ID, MAX_OTHERS))
+OFFER_SLOT.fill(items(pair(integer(0, MAX_OTHERS - 1), integer(1, MAX_RTT_US)), MAX_OTHERS))
 
 
 @WORK.message(22)
