@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from formation_p2p import (
     Env,
@@ -17,6 +18,7 @@ from formation_p2p import (
     Unbuildable,
     Unplaceable,
 )
+from formation_p2p.machine.pythons import own_name
 from formation_p2p.workload.core.environment import Environment
 from tests.support.network import SmallNetwork, small_network
 from tests.support.packages import Index, an_index, source, wheel
@@ -34,17 +36,26 @@ GREET = wheel(
 )
 
 
-@pytest.fixture
+# Of which no environment is built before the test that names them builds one.
+COLD, SHOWN, SLOW = (wheel(name, "1.0", {f"{name}.py": ""}) for name in ("cold", "shown", "slow"))
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
 def index() -> Iterator[Index]:
     with an_index() as index:
-        index.add(GREET)
+        for each in (GREET, COLD, SHOWN, SLOW):
+            index.add(each)
         yield index
 
 
-@pytest.fixture
-async def network(tmp_path: Path, index: Index) -> AsyncIterator[SmallNetwork]:
-    settings = EnvironmentSettings((index.url,))
-    async with small_network(tmp_path, environments=settings) as network:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def network(
+    tmp_path_factory: pytest.TempPathFactory, index: Index
+) -> AsyncIterator[SmallNetwork]:
+    settings, folder = EnvironmentSettings((index.url,)), tmp_path_factory.mktemp("environments")
+    async with small_network(folder, environments=settings) as network:
         yield network
 
 
@@ -75,7 +86,7 @@ async def test_functions_find_their_packages_and_so_does_an_executor(
 
     async def announced() -> bool:
         (worker,) = await network.bob.workers()
-        return len(worker.environments) == 1
+        return Environment(("greet",)).name(own_name()) in worker.environments
 
     await until(announced)
 
@@ -95,14 +106,14 @@ async def test_processes_find_their_programs_first(network: SmallNetwork, tmp_pa
 async def test_what_is_installed_where_is_explained_before_anything_runs(
     network: SmallNetwork,
 ) -> None:
-    bob, env = network.bob, Env(["greet"])
-    cold = await bob.explain(NEEDS, env=env, function=greet)
+    bob, env = network.bob, Env(["cold"])
+    cold = await bob.explain(NEEDS, env=env, function=len)
     assert not cold.is_warm(cold.ranked[0])
     assert "installed on none; 1 of 1 workers would install them" in str(cold)
-    await bob.map(greet, ["ann"], env=env, needs=NEEDS)
+    await bob.map(len, ["ann"], env=env, needs=NEEDS)
 
     async def warm() -> bool:
-        told = await bob.explain(NEEDS, env=env, function=greet)
+        told = await bob.explain(NEEDS, env=env, function=len)
         return told.is_warm(told.ranked[0])
 
     await until(warm)
@@ -124,12 +135,12 @@ async def test_a_worker_without_uv_gets_no_task_that_brings_packages(
 
 
 async def test_what_uv_prints_reaches_the_submitter(network: SmallNetwork) -> None:
-    job = await network.bob.submit(ProcessSpec(("greet",)), env=["greet"], needs=NEEDS)
+    job = await network.bob.submit(ProcessSpec(("true",)), env=["shown"], needs=NEEDS)
     printed = b"".join(
         [event.data async for event in job.events() if isinstance(event, TaskPrinted)]
     )
     assert b"building environment" in printed
-    assert b"+ greet==1.0" in printed
+    assert b"+ shown==1.0" in printed
 
 
 async def test_a_failed_build_is_a_refusal_and_costs_one_attempt(network: SmallNetwork) -> None:
@@ -179,15 +190,14 @@ async def test_wheels_that_a_worker_has_no_use_for_are_named(tmp_path: Path) -> 
 async def test_a_job_that_is_cancelled_while_it_builds_ends(
     network: SmallNetwork, index: Index
 ) -> None:
-    index.hangs.add("greet")
-    job = await network.bob.submit(ProcessSpec(("greet",)), env=["greet"], needs=NEEDS)
+    index.hangs.add("slow")
+    job = await network.bob.submit(ProcessSpec(("true",)), env=["slow"], needs=NEEDS)
     async for event in job.events():
         if isinstance(event, TaskPrinted):
             job.cancel()
     assert [each.status for each in await job] == ["cancelled"]
     index.hangs.clear()
-    calls = network.bob.map(greet, ["ann"], env=["greet"], needs=NEEDS)
-    assert await calls == ["hello, ann"]
+    assert await network.bob.map(len, ["ann"], env=["slow"], needs=NEEDS) == [3]
 
 
 @needs_sandbox
