@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ from examples.demo import DEADLINE_S
 from tests.support.programs import running
 from tests.support.waiting import HANGS_S
 
-DEMO = (sys.executable, "-m", "examples.demo")
-DEMO_SERVICES = (sys.executable, "-m", "examples.demo_services")
+DEMO = ("-m", "examples.demo")
+DEMO_SERVICES = ("-m", "examples.demo_services")
 # What it takes at the most by itself, and its start and end.
 DEMO_S = DEADLINE_S + 120.0
 
@@ -32,7 +31,7 @@ def assert_nothing_is_left(folder: Path, children: list[psutil.Process]) -> None
 
 
 def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
-    with running(*DEMO, "--json", TMPDIR=str(tmp_path)) as demo:
+    with running(*DEMO, "--json", forked=True, TMPDIR=str(tmp_path)) as demo:
         demo.line_with("submitted", DEMO_S)
         children = psutil.Process(demo.process.pid).children(recursive=True)
         assert demo.ended(DEMO_S) == 0, demo.output
@@ -64,7 +63,7 @@ def test_a_demo_that_is_interrupted_cleans_up(
     tmp_path: Path, number: signal.Signals, at: str
 ) -> None:
     """In the middle of its job, and while its nodes start."""
-    with running(*DEMO, TMPDIR=str(tmp_path)) as demo:
+    with running(*DEMO, forked=True, TMPDIR=str(tmp_path)) as demo:
         demo.line_with(at, DEMO_S)
         children = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.send_signal(number)
@@ -73,7 +72,7 @@ def test_a_demo_that_is_interrupted_cleans_up(
 
 
 def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    with running(*DEMO, TMPDIR=str(tmp_path)) as demo:
+    with running(*DEMO, forked=True, TMPDIR=str(tmp_path)) as demo:
         demo.line_with("submitted", DEMO_S)
         children = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.kill()
@@ -115,7 +114,7 @@ def _served(server: ThreadingHTTPServer) -> Iterator[int]:
 
 
 def test_the_demo_of_services_takes_a_free_port(tmp_path: Path, stranger: int) -> None:
-    with running(*DEMO_SERVICES, TMPDIR=str(tmp_path)) as demo:
+    with running(*DEMO_SERVICES, forked=True, TMPDIR=str(tmp_path)) as demo:
         url = demo.line_with("the page is at").split()[-1]
         children = psutil.Process(demo.process.pid).children(recursive=True)
         with urllib.request.urlopen(f"{url}/api/overview", timeout=60) as answer:
@@ -128,7 +127,9 @@ def test_the_demo_of_services_takes_a_free_port(tmp_path: Path, stranger: int) -
 def test_a_port_that_another_program_has_ends_the_demo_of_services(
     tmp_path: Path, stranger: int
 ) -> None:
-    with running(*DEMO_SERVICES, "--port", str(stranger), TMPDIR=str(tmp_path)) as demo:
+    with running(
+        *DEMO_SERVICES, "--port", str(stranger), forked=True, TMPDIR=str(tmp_path)
+    ) as demo:
         assert demo.ended() == 1, demo.output
     assert f"127.0.0.1:{stranger}: Address already in use" in demo.output
     assert "Traceback" not in demo.output
