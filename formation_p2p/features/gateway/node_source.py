@@ -66,7 +66,7 @@ class Share:
 class Call(Protocol):
     """Runs a function on the node's thread."""
 
-    def __call__(self, act: Callable[[Shell], object]) -> None: ...
+    def __call__(self, act: Callable[[Shell], None], /) -> None: ...
 
 
 class MembersHere:

@@ -1,12 +1,10 @@
-"""The gateways of a node. They are above this room, and need the extra `gateway`: the first that is
-asked for imports them by their name."""
+"""The gateways of a node. They need the extra `gateway`: the first that is asked for imports it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.core.effects import Contact
@@ -16,6 +14,9 @@ from formation_p2p.features.services.api.hosting_node import HostingNode
 from formation_p2p.features.services.core.view import ServicesView, view_of
 from formation_p2p.features.services.host.router import WAIT_S
 from formation_p2p.state.http_members import HTTP_MEMBERS, HttpMemberFile
+
+if TYPE_CHECKING:
+    from formation_p2p.features.gateway.server import GatewayServer
 
 
 class ServiceNode(HostingNode):
@@ -46,7 +47,7 @@ class GatewayNode(ServiceNode):
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__(config)
-        self._gateways: list[Any] = []
+        self._gateways: list[GatewayServer] = []
 
     async def gateway(
         self,
@@ -61,32 +62,31 @@ class GatewayNode(ServiceNode):
         says no region to the nearest; this one is in `region`. Raises InvalidInput, LocalError
         where that address is taken, ImportError without the extra `gateway`."""
         self._lifecycle.check_loop()
-        server = import_module("formation_p2p.features.gateway.server")
-        source = import_module("formation_p2p.features.gateway.node_source")
-        nearest = import_module("formation_p2p.features.gateway.nearest").Nearest(
-            region, near or {}
-        )
-        runtime, claim = self._services.entered()
+        from formation_p2p.api.node import Node
+        from formation_p2p.features.gateway.nearest import Nearest
+        from formation_p2p.features.gateway.node_source import NodeSource
+        from formation_p2p.features.gateway.server import GatewayServer
 
+        assert isinstance(self, Node), "it is a part of that"
+        runtime, claim = self._services.entered()
         path = self._services.home.path / HTTP_MEMBERS
 
         def ping(to: Contact) -> Awaitable[object]:
             return self._bridge.perform(lambda shell: shell.ping(to))
 
-        seen = source.NodeSource(self, self._bridge.look, self._bridge.call, ping)
-        opened = server.GatewayServer(
+        seen = NodeSource(self, self._bridge.look, self._bridge.call, ping)
+        opened = GatewayServer(
             seen,
             claim.network,
             listen,
             members=seen.members,
             identity=claim.identity,
-            nearest=nearest,
+            nearest=Nearest(region, near or {}),
             charter=lambda: runtime.charter,
             file=await asyncio.to_thread(HttpMemberFile, path, claim.network.network_id, listen),
         )
         self._gateways.append(await opened.__aenter__())
-        url: str = opened.url
-        return url
+        return opened.url
 
     async def _leave(self, closed: NodeClosed) -> None:
         for each in self._gateways:
