@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from formation_p2p.core.identity import PeerId
+from formation_p2p.features.gangs.host import gangs_json
 from formation_p2p.features.gangs.host.hosted import HostedGangs
 from formation_p2p.features.quotas.host.held import HeldAccounts
 from formation_p2p.features.services.host.held import HeldServices
@@ -12,6 +14,11 @@ from formation_p2p.features.services.host.routing import HostedServices
 from formation_p2p.peer.node_part import Means
 from formation_p2p.state.held import Held
 
+# What features show of a node: methods of its socket, by their names, what its status has beside
+# that of the kernel, and metrics.
+METHODS: Final = {"gangs": gangs_json.gangs_shown}
+SHOWN: Final = (partial(gangs_json.gangs_in_json, with_links=False),)
+METRICS: Final = (gangs_json.metrics_of,)
 HELD_TABLES: Final = (*HeldServices.tables, *HeldAccounts.tables)
 
 

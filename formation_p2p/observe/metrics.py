@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
@@ -21,14 +20,12 @@ from prometheus_client.registry import Collector
 from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.drivers.core.effects import ExecutionSaved, ExecutionsEnded
-from formation_p2p.features.gangs.core.gang import GangStatus, MemberState
-from formation_p2p.features.gangs.host.gangs_json import MAX_PAIRS
 from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job_events import EmitJobEvent
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.session import Received, Send
-from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.machine.clock import moment
+from formation_p2p.node_assembly import METRICS
 from formation_p2p.peer.core.events import Submit
 from formation_p2p.peer.shell import Shell
 from formation_p2p.reach.core.own_addresses import Way
@@ -37,42 +34,6 @@ from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind
 
 if TYPE_CHECKING:
     from formation_p2p.reach.relaying import Relaying
-
-
-# The gangs of a node, for Prometheus. docs/metrics.md says what each metric means.
-def gang_metrics(gangs: Sequence[GangStatus], hosted: int) -> Iterator[Metric]:
-    members = _gauge("gang_members", "Ranks of this node's gangs, by state.", "gang", "state")
-    cores = _gauge("gang_cpu_cores", "Cores that a member's tasks use.", "gang", "rank")
-    memory = _gauge("gang_memory_bytes", "Memory that a member's tasks use.", "gang", "rank")
-    sent = CounterMetricFamily(
-        "formation_gang_bytes",
-        "Bytes on streams from one member of a gang to another.",
-        labels=("gang", "source", "target"),
-    )
-    left = MAX_PAIRS
-    for gang in gangs:
-        states = Counter(each.state for each in gang.members)
-        for state in MemberState:
-            members.add_metric((gang.gang_id, state.value), states[state])
-        for each in gang.members:
-            if each.used is not None:
-                labels = gang.gang_id, str(each.rank)
-                cores.add_metric(labels, each.used.cpu_milli / 1000)
-                memory.add_metric(labels, each.used.memory_bytes)
-        for (source, target), size_bytes in islice(gang.between.items(), left):
-            sent.add_metric((gang.gang_id, _rank(source), _rank(target)), size_bytes)
-            left -= 1
-    yield from (members, cores, memory, sent)
-    help_text = "Members of gangs that this worker is."
-    yield GaugeMetricFamily("formation_gang_members_hosted", help_text, value=hosted)
-
-
-def _rank(rank: int) -> str:
-    return "owner" if rank == OWNER else str(rank)
-
-
-def _gauge(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"formation_{name}", help_text, labels=labels)
 
 
 # Latencies whose end has not been seen yet. A peer that never answers leaves one behind: the oldest
@@ -279,9 +240,8 @@ def _seen(shell: Shell) -> Iterator[Metric]:
     yield _counters("quorum_copies", "Copies of this node's tasks with a quorum.", copies)
     for name, help_text, value in gauges:
         yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
-    yield from gang_metrics(
-        shell.peer.gangs.status(), sum(1 for _ in shell.features.gangs.hosted())
-    )
+    for metrics in METRICS:
+        yield from metrics(shell)
     if (relaying := shell.relaying) is not None:
         yield from _relayed(relaying)
     ways = {way.value: int(way is shell.reached.way) for way in Way}

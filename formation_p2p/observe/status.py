@@ -21,12 +21,12 @@ from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
-from formation_p2p.features.gangs.host.gangs_json import gangs_in_json
 from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.names import name_of
+from formation_p2p.node_assembly import METHODS, SHOWN
 from formation_p2p.observe import status_json
 from formation_p2p.peer.core.effects import Explained
 from formation_p2p.peer.core.events import Explain, Resume, Submit
@@ -142,11 +142,11 @@ class Status:
         self.methods: Final = {
             "status": Method(self._status),
             "known_workers": Method(self._known_workers),
-            "gangs": Method(self._gangs),
             "services": Method(_services),
             "drain": Method(_drain),
             "story": Method(self._story),
             "events": Method(self._told_events, at_once=MAX_READERS),
+            **{name: Method(method) for name, method in METHODS.items()},
         }
 
     async def _status(self, shell: Shell) -> dict[str, Any]:
@@ -176,13 +176,8 @@ class Status:
             "totals": {name: len(each) for name, each in (rows | added).items()},
             **status_json.status_in_json(replace(seen, **shown)),
             **{name: each[:MAX_ROWS] for name, each in added.items()},
-            **gangs_in_json(shell, with_links=False),
+            **{name: each for shown in SHOWN for name, each in shown(shell).items()},
         }
-
-    async def _gangs(self, shell: Shell) -> dict[str, Any]:
-        """Those that it has, and the members of gangs that it is."""
-        own = {"peer_id": self._peer_id, "name": name_of(self._peer_id)}
-        return {**own, **gangs_in_json(shell, with_links=True)}
 
     async def _story(self, shell: Shell, task: str) -> dict[str, Any]:
         """Of a task by its id, or by how its job's id begins where that names one job alone."""

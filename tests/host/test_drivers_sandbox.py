@@ -28,8 +28,8 @@ from formation_p2p.drivers.machine import Machine
 from formation_p2p.drivers.process import ProcessDriver
 from formation_p2p.drivers.python import PythonDriver
 from formation_p2p.features.gangs.core.events import JoinGang
+from formation_p2p.features.gangs.core.roster import Roster
 from formation_p2p.features.gangs.host.place import MemberPlace
-from formation_p2p.leases.core.roster import Roster
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from tests.support.calls import pickled_function

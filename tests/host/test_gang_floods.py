@@ -21,6 +21,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.features.gangs.core import store_messages as said
 from formation_p2p.features.gangs.core.network import LENGTH_BYTES, address_of
 from formation_p2p.features.gangs.core.store_messages import Done, pack_from_client
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host import device
 from formation_p2p.features.gangs.host.network import (
     PACKET_BYTES,
@@ -32,7 +33,6 @@ from formation_p2p.features.gangs.host.network import (
 from formation_p2p.features.gangs.host.store_host import MAX_UNTOLD_BYTES
 from formation_p2p.features.gangs.host.store_host import SERVICE as STORE
 from formation_p2p.features.gangs.host.store_socket import StoreLink
-from formation_p2p.leases.core.tunnel import TunnelError
 from formation_p2p.net.transport.frames import encode_frame
 from tests.host.test_gang_devices import needs_devices, networks, packet, ran, relay
 from tests.host.test_gang_stores import StoreNode

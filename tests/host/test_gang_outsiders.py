@@ -9,10 +9,10 @@ import pytest
 
 from formation_p2p.features.gangs.core import store_messages as said
 from formation_p2p.features.gangs.core.store_messages import Done
+from formation_p2p.features.gangs.core.tunnel import OWNER, OpenTunnel, TunnelRefusal
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.tunnels import Serve
-from formation_p2p.leases.core.tunnel import OWNER, OpenTunnel, TunnelRefusal
 from tests.host.test_tunnels import asked
 from tests.support.gangs import FENCE, GANG, TunnelNode, gang_of, roster_of
 from tests.support.waiting import in_trio, until

@@ -11,10 +11,8 @@ import trio
 
 from formation_p2p.core.errors import InvalidInput, Unreachable
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.features.gangs.host.seat import MAX_SEAT_TUNNELS, MAX_TUNNELS, Tunnel
-from formation_p2p.features.gangs.host.tunnels import MAX_NODE_TUNNELS, PROTOCOL
-from formation_p2p.leases.core.roster import Roster
-from formation_p2p.leases.core.tunnel import (
+from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.tunnel import (
     OWNER,
     OpenTunnel,
     TunnelError,
@@ -24,6 +22,8 @@ from formation_p2p.leases.core.tunnel import (
     pack,
     parse,
 )
+from formation_p2p.features.gangs.host.seat import MAX_SEAT_TUNNELS, MAX_TUNNELS, Tunnel
+from formation_p2p.features.gangs.host.tunnels import MAX_NODE_TUNNELS, PROTOCOL
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.transport.parameters import NetParameters

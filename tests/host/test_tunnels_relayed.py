@@ -12,10 +12,10 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
+from formation_p2p.features.gangs.core.roster import Member, Roster
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host.seat import Tunnel
 from formation_p2p.features.gangs.host.tunnels import Tunnels
-from formation_p2p.leases.core.roster import Member, Roster
-from formation_p2p.leases.core.tunnel import TunnelError
 from formation_p2p.net.connection import Connection
 from formation_p2p.net.transport.parameters import NetParameters
 from formation_p2p.net.transport.stream import MuxedStream

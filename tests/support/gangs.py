@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from formation_p2p.features.gangs.core.roster import Member, Roster
+from formation_p2p.features.gangs.core.tunnel import OWNER
 from formation_p2p.features.gangs.host.seat import Tunnel
 from formation_p2p.features.gangs.host.tunnels import Tunnels
-from formation_p2p.leases.core.roster import Member, Roster
-from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters
 from tests.support.stacks import Node, running
 

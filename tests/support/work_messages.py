@@ -21,6 +21,9 @@ from formation_p2p.core.refusals import (
     Unbuildable,
 )
 from formation_p2p.features.gangs.core.messages import MAX_OTHERS, Enlist, ReportUsage
+from formation_p2p.features.gangs.core.roster import GANG_ID_CHARS, MAX_MEMBERS, Member, Roster
+from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 from formation_p2p.features.quotas.core.messages import (
     MAX_MILLI_S,
     AccountRows,
@@ -29,7 +32,6 @@ from formation_p2p.features.quotas.core.messages import (
     SliceAnswer,
     SliceRow,
 )
-from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.messages import (
     MAX_MS,
@@ -66,8 +68,6 @@ from formation_p2p.leases.core.messages import (
     WorkMessage,
 )
 from formation_p2p.leases.core.refusal_kind import MAX_RETRY_MS
-from formation_p2p.leases.core.roster import GANG_ID_CHARS, MAX_MEMBERS, Member, Roster
-from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.machine.core.bounds import (
     MAX_CPU_MILLI,
     MAX_MEMORY_BYTES,

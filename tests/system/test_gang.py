@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from formation_p2p import Node, NodeClosed, ProcessSpec, TaskFailed
-from formation_p2p.leases.core.tunnel import TunnelError
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from tests.support.network import DEADLINE_S
 from tests.support.sandboxes import needs_sandbox
 

@@ -9,7 +9,7 @@ import pytest
 from formation_p2p.features.gangs.core.events import GangFormed, MemberReplaced
 from formation_p2p.features.gangs.core.messages import Enlist
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.leases.core.tunnel import TunnelRefusal, opening, refused
+from formation_p2p.features.gangs.core.tunnel import TunnelRefusal, opening, refused
 from formation_p2p.peer.core.events import OfferCharter
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import World

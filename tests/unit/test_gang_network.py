@@ -18,7 +18,7 @@ from formation_p2p.features.gangs.core.network import (
     hosts_file,
     passes,
 )
-from formation_p2p.leases.core.roster import MAX_MEMBERS
+from formation_p2p.features.gangs.core.roster import MAX_MEMBERS
 
 
 def framed(packet: bytes) -> bytes:

@@ -20,8 +20,8 @@ from formation_p2p.features.gangs.core.partition import (
 )
 from formation_p2p.features.gangs.core.pipeline import SLACK, cut_bytes
 from formation_p2p.features.gangs.core.seen_rates import SeenRates
-from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
-from formation_p2p.leases.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 
 THREE = [MemberCapacity(0, 300), MemberCapacity(1, 100), MemberCapacity(2, 200)]
 

@@ -9,9 +9,9 @@ from prometheus_client.registry import Collector
 from formation_p2p.features.gangs.core.events import MemberReplaced, UsageMeasured
 from formation_p2p.features.gangs.core.gang import GangState, GangStatus, MemberState
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
-from formation_p2p.leases.core.tunnel import OWNER
-from formation_p2p.observe.metrics import gang_metrics
+from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
+from formation_p2p.features.gangs.host.gangs_json import gang_metrics
 from tests.support.stories import peer_of
 from tests.unit.test_gang_world import GANG, NEEDS, Gangs
 

@@ -34,14 +34,14 @@ from formation_p2p.features.gangs.core.events import (
 )
 from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
 from formation_p2p.features.gangs.core.parameters import GangParameters
+from formation_p2p.features.gangs.core.roster import Member, Roster
 from formation_p2p.features.gangs.core.spec import GangSpec, OnLoss
+from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
 from formation_p2p.leases.core import messages as work
-from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
-from formation_p2p.leases.core.roster import Member, Roster
 from formation_p2p.leases.core.session import Disconnected, Received
-from formation_p2p.leases.core.tunnel import OWNER
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.peer.core.events import Measured
 from formation_p2p.peer.core.worker import Worker

@@ -25,6 +25,7 @@ from formation_p2p.core.refusals import (
 )
 from formation_p2p.core.units import GIB
 from formation_p2p.features.gangs.core.messages import Enlist
+from formation_p2p.features.gangs.core.roster import Member, Roster
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.held_lease import TRANSITIONS, HeldLease, HeldState
 from formation_p2p.leases.core.lessee import (
@@ -53,7 +54,6 @@ from formation_p2p.leases.core.messages import (
 )
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
 from formation_p2p.leases.core.releases import MAX_RELEASES, REPEATS, Releases
-from formation_p2p.leases.core.roster import Member, Roster
 from formation_p2p.leases.core.round import RoundId
 from formation_p2p.leases.core.session import Undelivered
 from formation_p2p.leases.core.unserved import MAX_UNANSWERED, Unserved

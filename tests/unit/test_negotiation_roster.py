@@ -9,8 +9,8 @@ import pytest
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.features.gangs.core.messages import Enlist
+from formation_p2p.features.gangs.core.roster import Member, Roster
 from formation_p2p.leases.core.messages import pack, parse
-from formation_p2p.leases.core.roster import Member, Roster
 from formation_p2p.records.core import codec
 from formation_p2p.records.core.codec import Malformed
 from tests.support.stories import ALICE, BOB, CAROL

@@ -9,8 +9,8 @@ import pytest
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.leases.core.roster import Member, Roster
-from formation_p2p.leases.core.tunnel import (
+from formation_p2p.features.gangs.core.roster import Member, Roster
+from formation_p2p.features.gangs.core.tunnel import (
     MAX_MESSAGE_BYTES,
     MAX_WHY_CHARS,
     OWNER,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from formation_p2p.assembly import PeerMessage
 from formation_p2p.core.refusals import Leaving
+from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.usage import LeaseUsage
 from formation_p2p.jobs.core.job_events import TaskSucceeded
-from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.messages import (
     Assignment,
@@ -33,7 +34,6 @@ from formation_p2p.leases.core.messages import (
     WorkMessage,
 )
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
-from formation_p2p.leases.core.roster import Roster
 from formation_p2p.leases.core.session import Received
 from formation_p2p.trust.core.quota import Used
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of

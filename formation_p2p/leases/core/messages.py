@@ -8,8 +8,10 @@ types, lengths and ranges. Who may say what is for the state tables to judge.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
+from formation_p2p.core.identity import peer_id_to_bytes
 from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.units import KIB, MIB
@@ -21,7 +23,11 @@ from formation_p2p.machine.core.bounds import MAX_MEMORY_BYTES, check_host_name
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core.codec import MAX_INT, Malformed
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES, MAX_PROFILE_BYTES
-from formation_p2p.records.core.resources import pack_requirements, unpack_requirements
+from formation_p2p.records.core.resources import (
+    pack_requirements,
+    take_peer_id,
+    unpack_requirements,
+)
 from formation_p2p.records.core.schema import (
     Schema,
     Slot,
@@ -101,6 +107,7 @@ def _make_ended(
 
 
 _ID: Final = text(MAX_ID_CHARS)
+PEER_ID: Final = custom(partial(take_peer_id, field="peer id"), peer_id_to_bytes)
 _CID: Final = custom(Cid.from_bytes, Cid.to_bytes)
 _PLACE: Final = integer(0, MAX_NEAR - 1)
 _ENDED: Final = record(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.features.gangs.core.events import GangEnded, GangEvent, GangMember, MemberUsed
 from formation_p2p.features.gangs.core.seen_rates import SeenRates
-from formation_p2p.leases.core.gang_usage import LeaseUsage
+from formation_p2p.features.gangs.core.usage import LeaseUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,7 +29,7 @@ from formation_p2p.features.gangs.core.scaling import (
     RolledBack,
     ScalingPolicy,
 )
-from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
+from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.core.capability import Capability, Capacity
 from formation_p2p.records.core.profile import Profile

@@ -17,7 +17,7 @@ from formation_p2p.features.gangs.core.store_messages import (
     Value,
     check_key,
 )
-from formation_p2p.leases.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.tunnel import OWNER
 from formation_p2p.peer.shell import Shell
 
 # As torch.

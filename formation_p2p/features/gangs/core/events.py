@@ -8,9 +8,9 @@ from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.features.gangs.core.partition import Move
+from formation_p2p.features.gangs.core.roster import Roster
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.leases.core.gang_usage import LeaseUsage
-from formation_p2p.leases.core.roster import Roster
+from formation_p2p.features.gangs.core.usage import LeaseUsage
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core.profile import Profile
 

@@ -43,8 +43,8 @@ from formation_p2p.features.gangs.core.gang import Gang, GangState, GangStatus, 
 from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
 from formation_p2p.features.gangs.core.parameters import GangParameters
 from formation_p2p.features.gangs.core.spec import OnLoss
+from formation_p2p.features.gangs.core.usage import LeaseUsage
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.leases.core.held_lease import HeldLease
 from formation_p2p.leases.core.lease import Lease, LeaseState
 from formation_p2p.leases.core.lessee import (

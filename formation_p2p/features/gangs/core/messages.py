@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from formation_p2p.leases.core.gang_usage import MAX_REPORTS, LeaseUsage
+from formation_p2p.features.gangs.core.roster import MAX_MEMBERS, Roster
+from formation_p2p.features.gangs.core.usage import MAX_REPORTS, LeaseUsage
 from formation_p2p.leases.core.messages import (
     OFFER_SLOT,
+    PEER_ID,
     REQUEST_SLOT,
     WORK,
     Count,
     Id,
     WorkMessage,
 )
-from formation_p2p.leases.core.roster import MAX_MEMBERS, PEER_ID, Roster
 from formation_p2p.placement.core.round_trips import MAX_RTT_US
 from formation_p2p.records.core.schema import integer, items, pair, record
 

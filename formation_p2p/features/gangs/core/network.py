@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.leases.core.roster import MAX_MEMBERS
+from formation_p2p.features.gangs.core.roster import MAX_MEMBERS
 
 # Private (RFC 1918). It meets no other network: the interface is the only one that its task has.
 _NETWORK: Final = bytes((10, 77, 0))

@@ -12,7 +12,7 @@ from typing import Final, Protocol, assert_never
 
 from formation_p2p.core.errors import InvalidInput, Unplaceable
 from formation_p2p.core.refusals import Infeasible
-from formation_p2p.leases.core.roster import MAX_MEMBERS
+from formation_p2p.features.gangs.core.roster import MAX_MEMBERS
 from formation_p2p.machine.core.bounds import MAX_MEMORY_BYTES, check_amount, shown
 
 # Of one partition. Hashed, so many take a quarter of a second for the largest gang.

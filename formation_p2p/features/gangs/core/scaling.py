@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.leases.core.roster import MAX_MEMBERS
+from formation_p2p.features.gangs.core.roster import MAX_MEMBERS
 from formation_p2p.machine.core.bounds import check_amount
 
 # So many percentage points below the target before members are let go.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from formation_p2p.leases.core.gang_usage import LeaseUsage
-from formation_p2p.leases.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.usage import LeaseUsage
 
 # Reports come every two seconds; where several come at once, what they tell took no less.
 LEAST_S: Final = 2.0

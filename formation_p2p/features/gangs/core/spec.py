@@ -9,7 +9,7 @@ from typing import Final, Self
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.features.gangs.core.choice import Arrangement
 from formation_p2p.features.gangs.core.network import NETWORK_LABEL
-from formation_p2p.leases.core.roster import MAX_MEMBERS
+from formation_p2p.features.gangs.core.roster import MAX_MEMBERS
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, SchedulingKey, TaskOptions
 from formation_p2p.placement.core.xor import CLUSTER_SIZE

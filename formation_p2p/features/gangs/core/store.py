@@ -20,6 +20,7 @@ from typing import Final, assert_never
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.features.gangs.core import store_messages as said
+from formation_p2p.features.gangs.core.roster import MAX_MEMBERS
 from formation_p2p.features.gangs.core.store_messages import (
     BARRIERS,
     KEY_BYTES,
@@ -39,7 +40,6 @@ from formation_p2p.features.gangs.core.store_messages import (
     Tick,
     Value,
 )
-from formation_p2p.leases.core.roster import MAX_MEMBERS
 from formation_p2p.records.core.codec import MAX_INT
 
 # Every client has a copy, and gets it whole when it connects. 64 members with a KiB each use a

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEnded, OwnRoster
+from formation_p2p.features.gangs.core.tunnel import OWNER
 from formation_p2p.features.gangs.host.network import GangNetworks
 from formation_p2p.features.gangs.host.store_host import Do, GangStores
 from formation_p2p.features.gangs.host.store_socket import GangLinks
 from formation_p2p.features.gangs.host.tunnels import Tunnels
-from formation_p2p.leases.core.tunnel import OWNER
 
 
 class NodeGangs:

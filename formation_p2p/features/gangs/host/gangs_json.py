@@ -1,12 +1,21 @@
-"""The gangs of a running node, as JSON for other programs of its user: those that it owns, and the
-members of gangs that it is."""
+"""The gangs of a running node, as JSON for other programs of its user, and for Prometheus: those
+that it owns, and the members of gangs that it is. docs/metrics.md says what each metric means.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from formation_p2p.leases.core.gang_usage import LeaseUsage
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from formation_p2p.features.gangs.core.gang import GangStatus, MemberState
+from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.usage import LeaseUsage
+from formation_p2p.machine.names import name_of
 from formation_p2p.observe.status_json import with_names
 
 if TYPE_CHECKING:
@@ -58,6 +67,19 @@ def gangs_in_json(shell: Shell, *, with_links: bool) -> Json:
     return {"gangs": shown, "hosted": hosted}
 
 
+async def gangs_shown(shell: Shell) -> Json:
+    """Those that it has, and the members of gangs that it is."""
+    peer_id = shell.peer.identity.peer_id
+    own = {"peer_id": peer_id, "name": name_of(peer_id)}
+    return {**own, **gangs_in_json(shell, with_links=True)}
+
+
+def metrics_of(shell: Shell) -> Iterator[Metric]:
+    """Of all gangs of a node."""
+    hosted = sum(1 for _ in shell.features.gangs.hosted())
+    return gang_metrics(shell.peer.gangs.status(), hosted)
+
+
 def _hosted(member: HostedMember) -> Json:
     joined = member.joined
     return with_names(
@@ -77,3 +99,38 @@ def _used(used: LeaseUsage | None) -> Json:
     if used is None:
         return {"cpu_milli": None, "memory_bytes": None}
     return {"cpu_milli": used.cpu_milli, "memory_bytes": used.memory_bytes}
+
+
+def gang_metrics(gangs: Sequence[GangStatus], hosted: int) -> Iterator[Metric]:
+    members = _gauge("gang_members", "Ranks of this node's gangs, by state.", "gang", "state")
+    cores = _gauge("gang_cpu_cores", "Cores that a member's tasks use.", "gang", "rank")
+    memory = _gauge("gang_memory_bytes", "Memory that a member's tasks use.", "gang", "rank")
+    sent = CounterMetricFamily(
+        "formation_gang_bytes",
+        "Bytes on streams from one member of a gang to another.",
+        labels=("gang", "source", "target"),
+    )
+    left = MAX_PAIRS
+    for gang in gangs:
+        states = Counter(each.state for each in gang.members)
+        for state in MemberState:
+            members.add_metric((gang.gang_id, state.value), states[state])
+        for each in gang.members:
+            if each.used is not None:
+                labels = gang.gang_id, str(each.rank)
+                cores.add_metric(labels, each.used.cpu_milli / 1000)
+                memory.add_metric(labels, each.used.memory_bytes)
+        for (source, target), size_bytes in islice(gang.between.items(), left):
+            sent.add_metric((gang.gang_id, _rank(source), _rank(target)), size_bytes)
+            left -= 1
+    yield from (members, cores, memory, sent)
+    help_text = "Members of gangs that this worker is."
+    yield GaugeMetricFamily("formation_gang_members_hosted", help_text, value=hosted)
+
+
+def _rank(rank: int) -> str:
+    return "owner" if rank == OWNER else str(rank)
+
+
+def _gauge(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"formation_{name}", help_text, labels=labels)

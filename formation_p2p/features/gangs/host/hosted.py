@@ -13,11 +13,11 @@ from formation_p2p.features.gangs.core.events import (
     OwnRoster,
     UsageMeasured,
 )
+from formation_p2p.features.gangs.core.usage import LeaseUsage
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.leases import LeaseGangs
 from formation_p2p.features.gangs.host.tunnels import Tunnels
 from formation_p2p.features.gangs.host.usage import UsageReports
-from formation_p2p.leases.core.gang_usage import LeaseUsage
 from formation_p2p.net.logged import logged
 from formation_p2p.peer.node_part import Means, NodePart, performs
 

@@ -17,14 +17,14 @@ import trio
 from formation_p2p.drivers.ports import TaskPorts
 from formation_p2p.features.gangs.core.events import JoinGang
 from formation_p2p.features.gangs.core.gang_id import is_gang_of
+from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.tunnel import RESERVED
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.place import MemberPlace
 from formation_p2p.features.gangs.host.programs import Programs, splice
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.store_socket import StoreSocket
 from formation_p2p.features.gangs.host.tunnels import Serve
-from formation_p2p.leases.core.roster import Roster
-from formation_p2p.leases.core.tunnel import RESERVED
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.descriptors import raise_descriptor_limit
 from formation_p2p.machine.folders import remove_folder

@@ -13,8 +13,8 @@ from typing import Final
 import trio
 
 from formation_p2p.core.units import KIB
-from formation_p2p.leases.core.roster import Roster
-from formation_p2p.leases.core.tunnel import OWNER, Party, TunnelError, party
+from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.tunnel import OWNER, Party, TunnelError, party
 from formation_p2p.net.transport.errors import IOException, StreamEOF
 from formation_p2p.net.tunnels import SMALL_BYTES, TunnelStream
 

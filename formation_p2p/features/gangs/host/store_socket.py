@@ -64,10 +64,10 @@ from formation_p2p.features.gangs.core.store_messages import (
     pack_from_client,
     parse_from_store,
 )
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.store_host import MAX_UNTOLD_BYTES, SERVICE, Do, Outbox
 from formation_p2p.features.gangs.host.tunnels import Tunnels
-from formation_p2p.leases.core.tunnel import TunnelError
 from formation_p2p.machine.unix_socket import reachable
 from formation_p2p.net.transport.frames import Deframer, encode_frame
 from formation_p2p.records.core.codec import MAX_INT

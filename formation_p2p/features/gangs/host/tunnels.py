@@ -1,9 +1,9 @@
 """Tunnels between the members of gangs: opened, proved by the roster, carried, ended with a lease.
 
 A node has a `Seat` in each gang for each member that it is, and one as the owner. What may be
-opened is said by the seat's newest roster alone (leases/core/tunnel.py). All tunnels of a seat
-end with it, and those with another member when a roster comes without it, or with it under another
-lease.
+opened is said by the seat's newest roster alone (features/gangs/core/tunnel.py). All tunnels of a
+seat end with it, and those with another member when a roster comes without it, or with it under
+another lease.
 
 A program may leave its tunnel unread for as long as it likes, and it costs others nothing: see
 `MuxedStream.become_tunnel`. Its connection takes them in turn, behind all that is small.
@@ -20,16 +20,8 @@ import trio
 
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation, RemoteError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.features.gangs.host.seat import (
-    MAX_SEAT_TUNNELS,
-    MAX_TUNNELS,
-    Seat,
-    Tunnel,
-    Turns,
-    name_of,
-)
-from formation_p2p.leases.core.roster import Roster
-from formation_p2p.leases.core.tunnel import (
+from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.tunnel import (
     MAX_MESSAGE_BYTES,
     OWNER,
     RESERVED,
@@ -45,6 +37,14 @@ from formation_p2p.leases.core.tunnel import (
     parse,
     party,
     refused,
+)
+from formation_p2p.features.gangs.host.seat import (
+    MAX_SEAT_TUNNELS,
+    MAX_TUNNELS,
+    Seat,
+    Tunnel,
+    Turns,
+    name_of,
 )
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame

@@ -17,9 +17,9 @@ import trio
 from formation_p2p.core.identity import PeerId
 from formation_p2p.drivers.supervised import supervisors_of
 from formation_p2p.features.gangs.core.events import JoinGang
+from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 from formation_p2p.features.gangs.core.window import Window
 from formation_p2p.features.gangs.host.seat import Seat
-from formation_p2p.leases.core.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.machine.core.bounds import MAX_CPU_MILLI
 
 # A look takes some milliseconds of a thread; a person and an autoscaler look less often.

@@ -7,8 +7,7 @@ from typing import Annotated, Final
 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.features.quotas.core.quota_voucher import MAX_VOUCHER_BYTES
-from formation_p2p.leases.core.messages import WORK, Count, Flag, WorkMessage
-from formation_p2p.leases.core.roster import PEER_ID
+from formation_p2p.leases.core.messages import PEER_ID, WORK, Count, Flag, WorkMessage
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.records.core.schema import integer, items, octets, record, text
 from formation_p2p.trust.core.quota import Used

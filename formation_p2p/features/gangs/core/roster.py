@@ -9,7 +9,6 @@ which it came.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Final
 
 from formation_p2p.core.effects import Contact
@@ -25,8 +24,6 @@ MAX_MEMBERS: Final = 64
 # 16 bytes in hex, half of them random (features/gangs/core/gang_id.py): another gang's is not
 # guessed, and never the same.
 GANG_ID_CHARS: Final = 32
-
-PEER_ID: Final = custom(partial(take_peer_id, field="peer id"), peer_id_to_bytes)
 
 
 def _read_contact(value: object) -> Contact:

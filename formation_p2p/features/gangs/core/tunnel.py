@@ -19,7 +19,7 @@ from typing import Annotated, Final
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.leases.core.roster import GANG_ID_CHARS, MAX_MEMBERS, Roster
+from formation_p2p.features.gangs.core.roster import GANG_ID_CHARS, MAX_MEMBERS, Roster
 from formation_p2p.records.core import schema
 from formation_p2p.records.core.codec import MAX_INT, Malformed, take_text
 from formation_p2p.records.core.schema import Schema
