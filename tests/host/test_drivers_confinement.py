@@ -499,18 +499,15 @@ def born_in(folder: Path) -> list[str]:
     return born.stdout.splitlines()
 
 
-def test_a_task_begins_in_its_group() -> None:
+@in_trio
+async def test_a_task_begins_in_its_group() -> None:
     """On a machine with groups, of a kernel that can do that (Linux 5.7)."""
     if (found := Groups.found()) is None:
         return
-
-    async def scenario() -> None:
-        async with Groups(found.parent).group(TaskLimits(1000, 64 * MIB)) as group:
-            child, parent = born_in(group.path)
-            assert child.endswith(f"/{group.path.name} True")
-            assert parent == "3 True"
-
-    trio.run(scenario)
+    async with Groups(found.parent).group(TaskLimits(1000, 64 * MIB)) as group:
+        child, parent = born_in(group.path)
+        assert child.endswith(f"/{group.path.name} True")
+        assert parent == "3 True"
 
 
 def test_a_task_moves_to_its_group_where_it_cannot_begin_there(tmp_path: Path) -> None:
@@ -548,29 +545,29 @@ def test_a_group_tells_whether_the_kernel_killed_in_it(tmp_path: Path) -> None:
 # -- scratch folders ------------------------------------------------------------------------
 
 
-def test_a_scratch_folder_is_that_of_the_next_while_it_is_as_it_was_made(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        folders = ScratchFolders(tmp_path)
-        seen: list[Path] = []
-        for left in (None, "file", None, "mode", "link", "gone", None):
-            async with folders.next() as folder:
-                assert (folder.lstat().st_mode & 0o7777, [*folder.iterdir()]) == (0o700, [])
-                seen.append(folder)
-                if left == "file":
-                    (folder / "file").touch()
-                elif left == "mode":
-                    folder.chmod(0o770)
-                elif left is not None:
-                    folder.rmdir()
-                if left == "link":
-                    folder.symlink_to(tmp_path)
-        assert seen[0] == seen[1]
-        assert seen[2] == seen[3]
-        assert len(set(seen)) == 5
-        await folders.close()
-        assert holds_nothing(tmp_path)
-
-    within(60, scenario)
+@in_trio
+async def test_a_scratch_folder_is_that_of_the_next_while_it_is_as_it_was_made(
+    tmp_path: Path,
+) -> None:
+    folders = ScratchFolders(tmp_path)
+    seen: list[Path] = []
+    for left in (None, "file", None, "mode", "link", "gone", None):
+        async with folders.next() as folder:
+            assert (folder.lstat().st_mode & 0o7777, [*folder.iterdir()]) == (0o700, [])
+            seen.append(folder)
+            if left == "file":
+                (folder / "file").touch()
+            elif left == "mode":
+                folder.chmod(0o770)
+            elif left is not None:
+                folder.rmdir()
+            if left == "link":
+                folder.symlink_to(tmp_path)
+    assert seen[0] == seen[1]
+    assert seen[2] == seen[3]
+    assert len(set(seen)) == 5
+    await folders.close()
+    assert holds_nothing(tmp_path)
 
 
 @in_trio

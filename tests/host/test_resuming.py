@@ -158,12 +158,10 @@ async def test_a_session_is_known_to_its_peer_alone() -> None:
         assert world.worker.gone.count(world.bob.peer_id) == 0
 
 
-def test_a_job_completes_and_no_task_runs_twice(tmp_path: Path) -> None:
-    async def story() -> None:
-        other = Home(tmp_path / "other")
-        other.create_network()
-        anyone = RelaySettings(RelayFor.ANYONE)
+async def test_a_job_completes_and_no_task_runs_twice(tmp_path: Path) -> None:
+    other = Home(tmp_path / "other")
+    other.create_network()
+    anyone = RelaySettings(RelayFor.ANYONE)
+    async with asyncio.timeout(2 * HANGS_S):
         async with OpenNode.join(home=other.path, listen=LISTEN, relay=anyone) as foreign:
             await job_through(foreign.addresses[0], tmp_path)
-
-    asyncio.run(asyncio.wait_for(story(), 2 * HANGS_S))

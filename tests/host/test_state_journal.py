@@ -211,7 +211,8 @@ async def test_a_fault_with_one_effect_keeps_no_other_from_being_done(
         assert "please report this" in caplog.text
 
 
-async def retention(path: Path) -> None:
+@in_trio
+async def test_what_is_old_is_deleted_when_a_job_has_ended(path: Path) -> None:
     disk = Disk(path, Retention(jobs=1))
     with shell_of(disk, JournalParameters(prune_every_s=0.05)) as shell:
         for n in range(4):
@@ -220,10 +221,6 @@ async def retention(path: Path) -> None:
             shell.put(*all_done(job))
             await shell.until_done(3 * (n + 1))
         await shell.until(lambda: len(disk.summaries()) == 1)
-
-
-def test_what_is_old_is_deleted_when_a_job_has_ended(path: Path) -> None:
-    trio.run(retention, path)
 
 
 def hang(disk: Disk) -> None:
@@ -251,7 +248,10 @@ async def test_what_nobody_was_told_of_yet_is_not_deleted(path: Path) -> None:
 # -- a disk that fails -----------------------------------------------------------------------------
 
 
-async def full(disk: Disk) -> None:
+@in_trio
+async def test_while_the_disk_fails_nothing_is_done_and_then_all_of_it(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
     job = job_of(4)
     disk.save_job(job)
     with shell_of(disk, JournalParameters(retry_s=0.02)) as shell:
@@ -274,12 +274,6 @@ async def full(disk: Disk) -> None:
         await shell.until(lambda: len(shell.failures) == 2)  # again, since it had gone well
         disk.broken = False
         await shell.until_done(6)
-
-
-def test_while_the_disk_fails_nothing_is_done_and_then_all_of_it(
-    disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
-    trio.run(full, disk)
     assert "tried again until it can be written" in caplog.text
     assert "can be written again" in caplog.text
 
