@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import trio
+from jeepney import DBusAddress, HeaderFields
+from jeepney.bus_messages import message_bus
+from jeepney.fds import FileDescriptor
 
 from formation_p2p.machine.dbus import SYSTEM_BUS, Bus
 
@@ -22,12 +25,9 @@ log = logging.getLogger(__name__)
 
 # Less than logind waits (InhibitDelayMaxSec=5).
 DELAY_S: Final = 4.5
-_LOGIND: Final = (
-    "org.freedesktop.login1",
-    "/org/freedesktop/login1",
-    "org.freedesktop.login1.Manager",
+_LOGIND: Final = DBusAddress(
+    "/org/freedesktop/login1", "org.freedesktop.login1", "org.freedesktop.login1.Manager"
 )
-_BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 _RULE: Final = (
     "type='signal',sender='org.freedesktop.login1',"
     "interface='org.freedesktop.login1.Manager',member='PrepareForSleep'"
@@ -63,14 +63,14 @@ class SuspendWatch:
             bus.close()
 
     async def _watch(self, bus: Bus) -> None:
-        await bus.call(*_BUS, "AddMatch", _RULE)
+        await bus.call(message_bus, "AddMatch", _RULE)
         lock = await self._locked(bus)
         try:
             while True:
                 told = await bus.signal()
-                if told.member != "PrepareForSleep":
+                if told.header.fields.get(HeaderFields.member) != "PrepareForSleep":
                     continue
-                if any(told.body[:4]):
+                if any(told.body):
                     log.info("this machine is about to be suspended")
                     with trio.move_on_after(DELAY_S):
                         await self._falls_asleep()
@@ -84,8 +84,8 @@ class SuspendWatch:
 
     async def _locked(self, bus: Bus) -> tuple[int, ...]:
         """Held until it is closed."""
-        answer = await bus.call(*_LOGIND, "Inhibit", *_LOCK)
-        return answer.fds
+        answer = await bus.call(_LOGIND, "Inhibit", *_LOCK)
+        return tuple(x.to_raw_fd() for x in answer.body if isinstance(x, FileDescriptor))
 
 
 def _release(lock: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import itertools
 import os
 import socket
 import struct
@@ -10,25 +12,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from jeepney import (
+    DBusAddress,
+    HeaderFields,
+    Message,
+    MessageType,
+    new_error,
+    new_method_return,
+    new_signal,
+)
+from jeepney.low_level import Parser
 
-from formation_p2p.machine.dbus import CALL, ERROR, RETURN, SIGNAL, Bus, Message, parse
+from formation_p2p.machine.dbus import Bus
 from formation_p2p.machine.suspend import SuspendWatch
 from tests.support.waiting import in_trio, until
 
 if TYPE_CHECKING:
     # trio-typing's stubs, which come with multiaddr, hide trio's own types.
     from trio_typing import TaskStatus
-
-FIXED = struct.Struct("<cBBBIII")
-
-
-def field(code: int, kind: bytes, value: bytes) -> bytes:
-    written = bytes((code, 1)) + kind + b"\0" + value
-    return written + bytes(-len(written) % 8)
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack("<I", len(value)) + value + b"\0"
 
 
 class Logind:
@@ -39,7 +40,7 @@ class Logind:
         self.refuses = refuses
         self.calls: list[str] = []
         self.locks: list[int] = []
-        self._serial = 0
+        self._serials = itertools.count(1)
 
     async def serve(self, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -50,43 +51,34 @@ class Logind:
         for answer in (b"OK 1234\r\n", b"AGREE_UNIX_FD\r\n"):
             await self.connection.recv(4096)
             await self.connection.send(answer)
-        received = b""
+        parser, begins = Parser(), b"BEGIN\r\n"
         while data := await self.connection.recv(4096):
-            received += data
-            received = received.removeprefix(b"BEGIN\r\n")
-            while len(received) >= FIXED.size:
-                _, kind, _, _, body, serial, header = FIXED.unpack_from(received)
-                start = FIXED.size + header + -header % 8
-                if len(received) < start + body:
-                    break
-                asked = parse(received[FIXED.size : FIXED.size + header], b"", kind)
-                assert asked.kind == CALL
-                received = received[start + body :]
-                await self.answer(serial, asked)
+            for asked in parser.feed(data.removeprefix(begins)):
+                assert asked.header.message_type is MessageType.method_call
+                self.answer(asked)
 
-    async def answer(self, serial: int, asked: Message) -> None:
-        self.calls.append(asked.member)
-        reply = field(5, b"u", struct.pack("<I", serial))
-        if asked.member == "Inhibit" and self.refuses:
-            await self.connection.send(self.message(ERROR, reply))
-        elif asked.member == "Inhibit":
+    def answer(self, asked: Message) -> None:
+        member = asked.header.fields[HeaderFields.member]
+        self.calls.append(member)
+        if member == "Inhibit" and self.refuses:
+            self.say(new_error(asked, "org.freedesktop.DBus.Error.AccessDenied"))
+        elif member == "Inhibit":
             ours, theirs = os.pipe()
             self.locks.append(ours)
-            with socket.socket(fileno=os.dup(self.connection.fileno())) as plain:
-                socket.send_fds(plain, [self.message(RETURN, reply)], [theirs])
+            self.say(new_method_return(asked, "h", (theirs,)))
             os.close(theirs)
         else:
-            await self.connection.send(self.message(RETURN, reply))
+            self.say(new_method_return(asked))
 
-    def message(self, kind: int, header: bytes, body: bytes = b"") -> bytes:
-        self._serial += 1
-        fixed = FIXED.pack(b"l", kind, 0, 1, len(body), self._serial, len(header))
-        return fixed + header + bytes(-len(header) % 8) + body
+    def say(self, message: Message) -> None:
+        files = array.array("i")
+        data = message.serialise(next(self._serials), files)
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as plain:
+            socket.send_fds(plain, [data], files)
 
     async def prepare_for_sleep(self, *, starts: bool) -> None:
-        header = field(2, b"s", text(b"org.freedesktop.login1.Manager"))
-        header += field(3, b"s", text(b"PrepareForSleep"))
-        await self.connection.send(self.message(SIGNAL, header, struct.pack("<I", starts)))
+        manager = DBusAddress("/org/freedesktop/login1", interface="org.freedesktop.login1.Manager")
+        self.say(new_signal(manager, "PrepareForSleep", "b", (starts,)))
 
     def is_locked(self, number: int) -> bool:
         """Whether the other end of a lock is held: a pipe without a writer has an end."""
@@ -159,11 +151,24 @@ async def test_what_is_no_bus_is_an_error_of_the_system(tmp_path: Path, said: by
 
 
 @pytest.mark.parametrize(
-    "header", [b"\x05", b"\x05\x01u\0", b"\x03\x01s\0\xff\0\0\0ab", b"\x03\x01s\0\x01\0\0\0\xff\0"]
+    ("said", "problem"),
+    [
+        (b"x" * 16, "no message"),
+        (b"l\x02\0\x01\0\0\0\0\x01\0\0\0\x04\0\0\0\x05\x01Z\0" + bytes(4), "no message"),
+        (b"l\x02\0\x01" + struct.pack("<III", 1 << 20, 1, 0), "of ours"),
+    ],
+    ids=["no header", "a field of no type", "too large"],
 )
-def test_a_header_that_is_none_is_an_error_of_the_system(header: bytes) -> None:
-    if header.startswith(b"\x03\x01s\0\xff"):
-        assert parse(header, b"", SIGNAL).member == "ab"  # it is cut
-    else:
-        with pytest.raises(OSError, match="no message"):
-            parse(header, b"", SIGNAL)
+@in_trio
+async def test_what_is_no_message_is_an_error_of_the_system(
+    tmp_path: Path, said: bytes, problem: str
+) -> None:
+    logind = Logind(tmp_path / "bus")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(logind.serve)
+        bus = await Bus.connect(logind.path)
+        await logind.connection.send(said)
+        with pytest.raises(OSError, match=problem):
+            await bus.signal()
+        bus.close()
+        nursery.cancel_scope.cancel()
