@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Unpack
 
+from formation_p2p.api.calling import CallingNode
 from formation_p2p.api.calls import of_calls, referring
 from formation_p2p.api.chartering import offer_charter
 from formation_p2p.api.job import MAX_GRACE_S, JobHandle
@@ -26,7 +27,10 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.drivers.machine import Sandboxing
 from formation_p2p.environments.prepare import resolved
 from formation_p2p.environments.settings import EnvironmentSettings
-from formation_p2p.features.gateway.api.gateway_node import GatewayNode
+from formation_p2p.features.dask.node import DaskNode
+from formation_p2p.features.gangs.api.node import GangNode
+from formation_p2p.features.gateway.api.node import GatewayNode
+from formation_p2p.features.services.api.node import ServiceNode
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.core.capability import Limits
 from formation_p2p.machine.hardware import Hardware
@@ -58,7 +62,7 @@ from formation_p2p.workload.core.work import Work
 GRACE_S: Final = 30.0
 
 
-class Node(GatewayNode):
+class Node(GatewayNode, ServiceNode, DaskNode, GangNode, CallingNode):
     """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`, or
     `node = await Node.join(...)` and `await node.close()`.
 

@@ -49,7 +49,7 @@ async def serve_as(
     allow_exec: bool,
 ) -> str:
     """Begin, and say as what."""
-    from formation_p2p.features.services.api.hosting_node import MAX_SERVICES
+    from formation_p2p.features.services.api.node import MAX_SERVICES
 
     if WorkerType.EDGE in types and not await _is_public(node):
         say("formation: others have no way here from outside yet, as an edge worker needs")

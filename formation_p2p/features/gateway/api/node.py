@@ -9,37 +9,11 @@ from typing import TYPE_CHECKING
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import NodeClosed
-from formation_p2p.features.services.api.client import ServiceClient
-from formation_p2p.features.services.api.hosting_node import HostingNode
-from formation_p2p.features.services.core.view import ServicesView, view_of
-from formation_p2p.features.services.host.router import WAIT_S
+from formation_p2p.features.services.api.node import ServiceNode
 from formation_p2p.state.http_members import HTTP_MEMBERS, HttpMemberFile
 
 if TYPE_CHECKING:
     from formation_p2p.features.gateway.server import GatewayServer
-
-
-class ServiceNode(HostingNode):
-    """The part of `Node` that is about services."""
-
-    def service(
-        self, name: str, *, within_s: float = WAIT_S, sticky: bool = False
-    ) -> ServiceClient:
-        """A service by its name: `async with node.service("llm") as llm: await llm.get("/")`.
-
-        A request waits `within_s` for a replica that takes it. A `sticky` client comes back to the
-        replica that it had last, while that takes one more. Raises InvalidInput.
-        """
-        self._lifecycle.check_loop()
-        return ServiceClient(self._bridge, name, within_s=within_s, sticky=sticky)
-
-    async def services(self) -> ServicesView:
-        """What the network offers, which replicas there are, and what is missing."""
-        self._lifecycle.check_loop()
-        read = await self._bridge.perform(
-            lambda shell: shell.features.services.reads.read(sure=True)
-        )
-        return view_of(read)
 
 
 class GatewayNode(ServiceNode):

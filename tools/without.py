@@ -1,0 +1,247 @@
+"""The library without some of its features: a copy of the working tree without their folders.
+
+python -m tools.without gangs DIR           a copy in DIR, and which features went with it
+python -m tools.without gangs DIR --test    and the tests of what is left, in that copy
+python -m tools.without --all DIR           the kernel alone
+
+A feature that imports another one goes with it. What joins features to the kernel loses what it has
+of them: imports, members of unions, fields, arguments, and methods that are about them alone. Tests
+and examples that import what is gone are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = "formation_p2p"
+FEATURES: Final = f"{PACKAGE}.features"
+# Programs and tests that import what is gone are not part of what is left.
+BESIDE: Final = ("tests", "examples", "benchmarks", "simulations")
+
+
+def features() -> list[str]:
+    folders = (ROOT / FEATURES.replace(".", "/")).glob("*/__init__.py")
+    return sorted(path.parent.name for path in folders)
+
+
+def feature_of(module: str) -> str | None:
+    name = module.removeprefix(f"{FEATURES}.")
+    return None if name == module else name.partition(".")[0]
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[ast.stmt, str, str]]:
+    """Each name that a module imports: the statement, the full name, and what it is called here."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                yield node, each.name, each.asname or each.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                yield node, f"{node.module}.{each.name}", each.asname or each.name
+
+
+def with_dependents(gone: Iterable[str]) -> set[str]:
+    """Those features, and all that import one of them."""
+    folder = ROOT / FEATURES.replace(".", "/")
+    needs = {
+        name: {
+            other
+            for path in (folder / name).rglob("*.py")
+            for _, full, _ in imported(ast.parse(path.read_text()))
+            if (other := feature_of(full)) not in (None, name)
+        }
+        for name in features()
+    }
+    all_gone = set(gone)
+    while more := {name for name in needs if needs[name] & all_gone} - all_gone:
+        all_gone |= more
+    return all_gone
+
+
+class _Without(ast.NodeTransformer):
+    """Takes out of a module what it has of features. `gone` are their names; `names` are those of
+    this module that stand for something of theirs, `attributes` those of objects."""
+
+    def __init__(self, gone: set[str]) -> None:
+        self._gone = gone
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def _of_a_feature(self, node: ast.AST | None) -> bool:
+        return node is not None and any(
+            (isinstance(each, ast.Name) and each.id in self.names)
+            or (isinstance(each, ast.Attribute) and each.attr in self.attributes)
+            for each in ast.walk(node)
+        )
+
+    def _left(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
+        visited = [self.visit(each) for each in nodes]
+        return [each for each in visited if not self._of_a_feature(each)]
+
+    def visit_Import(self, node: ast.Import) -> ast.stmt | None:
+        node.names = [each for each in node.names if feature_of(each.name) not in self._gone]
+        return node if node.names else None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | None:
+        left = []
+        for each in node.names:
+            if feature_of(f"{node.module}.{each.name}") in self._gone:
+                self.names.add(each.asname or each.name)
+            else:
+                left.append(each)
+        node.names = left
+        return node if left else None
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.BitOr):
+            if self._of_a_feature(node.right):
+                return node.left
+            if self._of_a_feature(node.left):
+                return node.right
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
+        self.generic_visit(node)
+        if not self._of_a_feature(node.value):
+            return node
+        self._forget(*node.targets)
+        return None
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
+        self.generic_visit(node)
+        if not self._of_a_feature(node.annotation) and not self._of_a_feature(node.value):
+            return node
+        self._forget(node.target)
+        return None
+
+    def _forget(self, *targets: ast.expr) -> None:
+        """What is assigned to them is gone."""
+        for target in targets:
+            match target:
+                case ast.Name(id=name):
+                    self.names.add(name)
+                    self.attributes.add(name)
+                case ast.Attribute(attr=name):
+                    self.attributes.add(name)
+
+    def visit_If(self, node: ast.If) -> ast.stmt | None:
+        self.generic_visit(node)
+        if self._of_a_feature(node.test):
+            return None
+        if not node.body and node.orelse:
+            node.test, node.body = ast.UnaryOp(ast.Not(), node.test), node.orelse
+            node.orelse = []
+        return node if node.body else None
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt | None:
+        self.generic_visit(node)
+        return None if self._of_a_feature(node) else node
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
+        node.elts = self._left(node.elts)
+        return node
+
+    def visit_List(self, node: ast.List) -> ast.expr:
+        node.elts = self._left(node.elts)
+        return node
+
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:
+        self.generic_visit(node)
+        left = [
+            (key, value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if not self._of_a_feature(key) and not self._of_a_feature(value)
+        ]
+        node.keys, node.values = [key for key, _ in left], [value for _, value in left]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node.func = self.visit(node.func)
+        node.args = self._left(node.args)
+        node.keywords = [each for each in node.keywords if not self._of_a_feature(each.value)]
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.stmt:
+        node.bases = self._left(node.bases)
+        body = [self.visit(each) for each in node.body]
+        node.body = [each for each in body if each is not None] or [ast.Pass()]
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt | None:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt | None:
+        return self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt | None:
+        """One whose signature is about a feature goes with it."""
+        signature = [node.returns, *(each.annotation for each in node.args.args)]
+        if node.name != "__init__" and any(map(self._of_a_feature, signature)):
+            self.attributes.add(node.name)
+            return None
+        body = [self.visit(each) for each in node.body]
+        left: list[ast.stmt] = [each for each in body if each is not None]
+        says = bool(left) and isinstance(left[0], ast.Expr)  # its docstring
+        if len(left) > says or len(node.body) == says:
+            node.body = left
+        elif node.name == "__init__":
+            node.body = [ast.Pass()]
+        else:
+            self.attributes.add(node.name)
+            return None
+        return node
+
+
+def without(gone: Iterable[str], to: Path) -> set[str]:
+    """A copy of the working tree in `to`, without these features; all that are gone."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True
+    )
+    all_gone = with_dependents(gone)
+    folders = tuple(f"{FEATURES.replace('.', '/')}/{name}/" for name in all_gone)
+    for name in filter(None, listed.stdout.split("\0")):
+        source = ROOT / name
+        if name.startswith(folders) or not source.is_file():
+            continue
+        target = to / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix != ".py":
+            shutil.copy(source, target)
+            continue
+        text = source.read_text()
+        if FEATURES in text:
+            tree = ast.parse(text)
+            if any(feature_of(full) in all_gone for _, full, _ in imported(tree)):
+                if name.startswith(BESIDE):
+                    continue
+                text = ast.unparse(ast.fix_missing_locations(_Without(all_gone).visit(tree)))
+        target.write_text(text)
+    return all_gone
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("features", nargs="*", choices=[*features(), []])
+    parser.add_argument("to", type=Path)
+    parser.add_argument("--all", action="store_true", help="without any feature")
+    parser.add_argument("--test", action="store_true", help="run the tests of what is left")
+    arguments = parser.parse_args()
+    gone = without(features() if arguments.all else arguments.features, arguments.to)
+    print(f"without {', '.join(sorted(gone))}: {arguments.to}")
+    if not arguments.test:
+        return 0
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "tests/unit"]
+    return subprocess.run(command, cwd=arguments.to, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
