@@ -12,7 +12,7 @@ from tools.house import ROOT
 
 # By the package that is not there: what is of use without it.
 WITHOUT = {
-    "pyarrow": ("pandas", "polars"),
+    "pyarrow": ("pandas", "polars", "science"),
     "pandas": ("polars", "arrow", "science", "texts"),
     "polars": ("pandas", "arrow"),
 }
