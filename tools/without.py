@@ -100,6 +100,15 @@ class _Without(ast.NodeTransformer):
         node.names = left
         return node if left else None
 
+    def visit_Match(self, node: ast.Match) -> ast.stmt:
+        self.generic_visit(node)
+        node.cases = [each for each in node.cases if not self._of_a_feature(each.pattern)]
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        return node.orelse if self._of_a_feature(node.test) else node
+
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
         if isinstance(node.op, ast.BitOr):
