@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -146,7 +146,7 @@ class Status:
             "drain": Method(_drain),
             "story": Method(self._story),
             "events": Method(self._told_events, at_once=MAX_READERS),
-            **{name: Method(method) for name, method in METHODS.items()},
+            **{name: _showing(shown) for name, shown in METHODS.items()},
         }
 
     async def _status(self, shell: Shell) -> dict[str, Any]:
@@ -229,6 +229,15 @@ class Status:
                 await self._events.readers.park()
             else:
                 return
+
+
+def _showing(shown: Callable[[Shell], dict[str, Any]]) -> Method:
+    """What a feature shows of the node."""
+
+    async def show(shell: Shell) -> dict[str, Any]:
+        return shown(shell)
+
+    return Method(show)
 
 
 async def _services(shell: Shell) -> dict[str, Any]:

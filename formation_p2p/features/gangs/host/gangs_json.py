@@ -67,7 +67,7 @@ def gangs_in_json(shell: Shell, *, with_links: bool) -> Json:
     return {"gangs": shown, "hosted": hosted}
 
 
-async def gangs_shown(shell: Shell) -> Json:
+def gangs_shown(shell: Shell) -> Json:
     """Those that it has, and the members of gangs that it is."""
     peer_id = shell.peer.identity.peer_id
     own = {"peer_id": peer_id, "name": name_of(peer_id)}
