@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from formation_p2p.core.identity import PeerId
@@ -106,6 +106,7 @@ def test_no_peer_has_more_than_its_share_while_both_want_it(
     assert whose == {}
 
 
+@example([1, 1, 39, 413, 409, 219, 413])
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=60))
 def test_the_rate_is_kept(sizes: list[int]) -> None:
     shares = FairShares(RATE)
@@ -114,6 +115,7 @@ def test_the_rate_is_kept(sizes: list[int]) -> None:
     while shares.at_s != float("inf"):
         granted = shares.granted(now_s)
         gone += sum(size_of[number] for number in granted)
-        assert gone <= RATE * (now_s + BURST_S) + max(sizes)
+        # Seconds are floats: a sum of them may be off by less than a thousandth of a byte.
+        assert gone <= RATE * (now_s + BURST_S) + max(sizes) + 0.001
         now_s = max(shares.at_s, now_s + 0.001)
     assert gone == sum(sizes)
