@@ -6,10 +6,9 @@ with SyncNode.join() as node:
 
 from __future__ import annotations
 
-import functools
 import threading
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Self, TypeVar, cast, overload
 
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.node import Node
@@ -22,11 +21,12 @@ from formation_p2p.api.sync_loop import (
     job_of,
     made,
     waits,
-    without_await,
 )
 from formation_p2p.core.identity import PeerId
-from formation_p2p.features.gangs.api.sync import gang_of
-from formation_p2p.features.services.api.sync import service_of
+from formation_p2p.features.dask.node import SyncDask
+from formation_p2p.features.gangs.api.sync import SyncGangs
+from formation_p2p.features.gateway.api.node import SyncGateway
+from formation_p2p.features.services.api.sync import SyncServices
 from formation_p2p.reach.core.own_addresses import Reached
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.scope import Scope
@@ -34,7 +34,7 @@ from formation_p2p.workload.core.scope import Scope
 T = TypeVar("T")
 
 
-class SyncNode(Synchronous[Node], NodeBase):
+class SyncNode(SyncGateway, SyncServices, SyncDask, SyncGangs, Synchronous[Node], NodeBase):
     """A `Node` on an asyncio loop in a thread of its own. Every call blocks until it is done;
     Ctrl-C cancels it. `Node` says what each does and raises; `map` returns the list, and
     `executor` brings one result after the other, also of what has no end (`NodeExecutor.map`).
@@ -139,25 +139,6 @@ class SyncNode(Synchronous[Node], NodeBase):
     story = waits(Node.story)
     trust = waits(Node.trust)
     report_wrong = waits(Node.report_wrong)
-    gateway = waits(Node.gateway)
-    gang = made(Node.gang, gang_of)
-    pool = waits(Node.pool)
-    service = made(Node.service, service_of)
-    services = waits(Node.services)
-    serve_services = waits(Node.serve_services)
-    publish = waits(Node.publish)
-    read_services = waits(Node.read_services)
-    drain = waits(Node.drain)
-    replicas = waits(Node.replicas)
-    tend = waits(Node.tend)
-    put_secret = waits(Node.put_secret)
-    drop_secret = waits(Node.drop_secret)
-
-    @functools.wraps(Node.dask)
-    def dask(self, *args: Any, **kwargs: Any) -> Any:
-        return self._loop.call(lambda: self._wrapped._dask(*args, **kwargs))(asynchronous=False)
-
-    dask.__doc__ = without_await(Node.dask.__doc__ or "")
 
     @overload
     def put(  # type: ignore[overload-overlap]

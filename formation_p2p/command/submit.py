@@ -125,10 +125,11 @@ def submit(
     """
     flags.learn_peers(flags.folder_of(home, None))
     with contextlib.ExitStack() as held:
-        if is_formfile(job_file):
-            file = held.enter_context(job_of_formfile(job_file))
-        else:
-            file = read_job_file(job_file)
+        file = (
+            held.enter_context(job_of_formfile(job_file))
+            if is_formfile(job_file)
+            else read_job_file(job_file)
+        )
         _submit(file, kwargs, out_dir, state, metrics, home, join, as_json=as_json)
 
 

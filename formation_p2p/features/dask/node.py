@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Unpack
 
 from formation_p2p.api.keywords import listing
+from formation_p2p.api.sync_loop import SyncLoop, made, without_await
 from formation_p2p.features.gangs.api.gang import Gang
 from formation_p2p.features.gangs.api.node import GangNode
 from formation_p2p.features.gangs.core.choice import Arrangement
@@ -94,3 +96,14 @@ class DaskNode(GangNode):
         folder = None if state is None else Path(state)
         spec = ClusterSpec(fewest, most, chosen.needs, threads, folder, trust_results)
         return partial(FormationCluster, form, spec, asyncio.get_running_loop())
+
+
+def _clustered(loop: SyncLoop, begin: Callable[[], Callable[..., Any]]) -> Any:
+    return loop.call(begin)(asynchronous=False)
+
+
+class SyncDask:
+    """What `SyncNode` has of Dask."""
+
+    dask = functools.wraps(DaskNode.dask)(made(DaskNode._dask, _clustered))
+    dask.__doc__ = without_await(DaskNode.dask.__doc__ or "")

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from formation_p2p.api.sync_loop import Synchronous, SyncLoop, calls, job_of, made, waits
 from formation_p2p.features.gangs.api.gang import Gang
+from formation_p2p.features.gangs.api.node import GangNode
 from formation_p2p.features.gangs.api.pool import Autoscaling
 from formation_p2p.features.gangs.api.rounds import GangRound, GangRounds
 from formation_p2p.features.gangs.api.store import GangStore
@@ -122,3 +123,10 @@ def gang_of(loop: SyncLoop, begin: Callable[[], Awaitable[Gang]]) -> SyncGang:
         return await begin()
 
     return SyncGang(loop.run(formed), loop)
+
+
+class SyncGangs:
+    """What `SyncNode` has of gangs."""
+
+    gang = made(GangNode.gang, gang_of)
+    pool = waits(GangNode.pool)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING
 
 from formation_p2p.api.config import NodeConfig
+from formation_p2p.api.sync_loop import waits
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.features.services.api.node import ServiceNode
@@ -67,3 +68,9 @@ class GatewayNode(ServiceNode):
             if not self._lifecycle.loop.is_closed():  # else its connections ended with it
                 await each.close()
         await super()._leave(closed)
+
+
+class SyncGateway:
+    """What `SyncNode` has of gateways."""
+
+    gateway = waits(GatewayNode.gateway)

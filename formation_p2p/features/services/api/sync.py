@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from formation_p2p.api.sync_loop import Synchronous, SyncLoop, made, waits
 from formation_p2p.features.services.api.client import ServiceClient
+from formation_p2p.features.services.api.node import ServiceNode
 
 if TYPE_CHECKING:
     import httpx
@@ -82,3 +83,18 @@ class SyncServiceClient(Synchronous[ServiceClient]):
 
 def service_of(loop: SyncLoop, begin: Callable[[], ServiceClient]) -> SyncServiceClient:
     return SyncServiceClient(loop.call(begin), loop)
+
+
+class SyncServices:
+    """What `SyncNode` has of services."""
+
+    service = made(ServiceNode.service, service_of)
+    services = waits(ServiceNode.services)
+    serve_services = waits(ServiceNode.serve_services)
+    publish = waits(ServiceNode.publish)
+    read_services = waits(ServiceNode.read_services)
+    drain = waits(ServiceNode.drain)
+    replicas = waits(ServiceNode.replicas)
+    tend = waits(ServiceNode.tend)
+    put_secret = waits(ServiceNode.put_secret)
+    drop_secret = waits(ServiceNode.drop_secret)
