@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol, TypeVar, assert_never
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.reference import NO_PARCELS, HeldParcels, Packer
 from formation_p2p.assembly import UserEffect
+from formation_p2p.core.effects import OwnedEvent
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
-from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEvent
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
 from formation_p2p.peer.core.effects import Explained, RejectRequest
@@ -55,10 +55,10 @@ class JobObserver(Protocol):
     def fail(self, error: FormationError) -> None: ...
 
 
-class GangObserver(Protocol):
-    """Receives the events of a gang, on the loop."""
+class Owner(Protocol):
+    """Receives the events of what a program has, such as a gang, on the loop."""
 
-    def notify(self, event: GangEvent) -> None: ...
+    def notify(self, event: Any, /) -> None: ...
 
     def fail(self, error: FormationError) -> None: ...
 
@@ -69,8 +69,8 @@ class Bridge:
 
     `call` runs a function on the node's thread. `begun` is called with each job that is submitted,
     in the thread that submits it. `lifecycle` is the node's. What `packer` made of the arguments of
-    a job is released as its tasks end. `gangs` are those of this node, by id. `with_environment`
-    makes the environment of a job, in a thread of its caller's.
+    a job is released as its tasks end. `owners` have what features tell of, by its id.
+    `with_environment` makes the environment of a job, in a thread of its caller's.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Bridge:
         self._explained: dict[int, asyncio.Future[Explained]] = {}
         self._thread_explained: dict[int, futures.Future[Explained]] = {}
         self._pending: set[asyncio.Future[Any]] = set()
-        self.gangs: dict[str, GangObserver] = {}
+        self.owners: dict[str, Owner] = {}
         self._numbers = itertools.count(1)
 
     def fail(self, error: FormationError, spared: Container[str] = ()) -> None:
@@ -103,8 +103,8 @@ class Bridge:
         self.drop([job_id for job_id in jobs if job_id not in spared], error)
         for future in self._pending:
             _settle(future, error)
-        for gang in list(self.gangs.values()):
-            gang.fail(error)
+        for owner in list(self.owners.values()):
+            owner.fail(error)
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -308,9 +308,9 @@ class Bridge:
                 future = self._explained.get(int(what)) if what.isdecimal() else None
                 if future is None or not _settle(future, error):
                     log.error("%s", error)  # its caller does not wait any more
-            case EmitGangEvent(gang_id, told):
-                if (gang := self.gangs.get(gang_id)) is not None:
-                    gang.notify(told)
+            case OwnedEvent(owned, event):
+                if (owner := self.owners.get(owned)) is not None:
+                    owner.notify(event)
             case EmitJobEvent():
                 pass  # of a job that was dropped
             case _:

@@ -8,7 +8,7 @@ compare. Each layer defines its own beside the messages they carry (`dht/core/rp
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from formation_p2p.core.identity import PeerId
 
@@ -40,3 +40,12 @@ class Effect:
     """
 
     cause: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedEvent(Effect):
+    """Hands an event of something that a program has, such as a gang, to the program: it is
+    `owned` under this id."""
+
+    owned: str
+    event: Any

@@ -19,7 +19,7 @@ from formation_p2p import GangEnded, GangFormed, MemberLost, MemberReplaced, Par
 from formation_p2p.command.main import app
 from formation_p2p.features.gangs.api.gang import Gang
 from formation_p2p.features.gangs.api.pool import Autoscaling
-from formation_p2p.features.gangs.core.scaling import Phase
+from formation_p2p.features.gangs.core.resizing import Phase
 from tests.support.network import DEADLINE_S, gate_at, sees, three_workers
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until

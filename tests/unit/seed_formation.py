@@ -18,14 +18,7 @@ from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.features.builds.core.formfile import parse_formfile
 from formation_p2p.features.gangs.core.pool import Pool, PoolMember
-from formation_p2p.features.gangs.core.scaling import (
-    TIMEOUT_S,
-    Autoscaler,
-    Phase,
-    ResizeFailure,
-    Resizing,
-    ScalingPolicy,
-)
+from formation_p2p.features.gangs.core.resizing import TIMEOUT_S, Phase, ResizeFailure, Resizing
 from formation_p2p.jobs.core.task_status import STATUS_TRANSITIONS, Statuses, TaskStatus
 from formation_p2p.machine.core.capability import Capability, Capacity, idle
 from formation_p2p.machine.core.fits import claims_on, fits, fits_now
@@ -41,6 +34,7 @@ from formation_p2p.placement.core.xor import (
     responsible,
     sha256_low64,
 )
+from formation_p2p.workload.core.scaling import Autoscaler, ScalingPolicy
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import contact
 from tests.unit.seed_cases import covers

@@ -14,6 +14,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.units import GIB
 from formation_p2p.dht.core.messages import GetProviders
+from formation_p2p.features.gangs.core.resizing import GraceExpired, Lacking, Reconciler
 from formation_p2p.features.gangs.core.rounds import (
     Answer,
     GoOn,
@@ -25,11 +26,6 @@ from formation_p2p.features.gangs.core.rounds import (
     UpdateAfter,
     batch_size,
     foresee,
-)
-from formation_p2p.features.gangs.core.scaling import (
-    GraceExpired,
-    Lacking,
-    Reconciler,
 )
 from formation_p2p.features.gangs.core.window import Window
 from formation_p2p.jobs.core.job_events import TaskSucceeded

@@ -20,6 +20,15 @@ from formation_p2p.features.gangs.core.recovery import (
     parse_recovery,
     remedy_of,
 )
+from formation_p2p.features.gangs.core.resizing import (
+    Complete,
+    GraceExpired,
+    Lacking,
+    Phase,
+    Reconciler,
+    ResizeFailure,
+    Resizing,
+)
 from formation_p2p.features.gangs.core.rounds import (
     GoOn,
     Paces,
@@ -30,18 +39,8 @@ from formation_p2p.features.gangs.core.rounds import (
     batch_size,
     foresee,
 )
-from formation_p2p.features.gangs.core.scaling import (
-    Autoscaler,
-    Complete,
-    GraceExpired,
-    Lacking,
-    Phase,
-    Reconciler,
-    ResizeFailure,
-    Resizing,
-    ScalingPolicy,
-)
 from formation_p2p.features.gangs.core.window import Window
+from formation_p2p.workload.core.scaling import Autoscaler, ScalingPolicy
 
 
 def played(

@@ -386,7 +386,7 @@ class Gang(GangWork):
     async def form(self) -> Self:
         """Once each rank has its worker. Raises Unplaceable, InvalidInput, NodeClosed."""
         bridge = self._means.bridge
-        bridge.gangs[self.gang_id] = self
+        bridge.owners[self.gang_id] = self
         try:
             self._feed(FormGang(self.gang_id, self._spec))
             await asyncio.shield(self._formed)
@@ -397,7 +397,7 @@ class Gang(GangWork):
             raise
         return self
 
-    # For the node (GangObserver), on the loop.
+    # For the node (`Owner`), on the loop.
 
     def notify(self, event: GangEvent) -> None:
         match event:
@@ -431,7 +431,7 @@ class Gang(GangWork):
         """It is over."""
         self._streams.close()
         self._members.clear()
-        self._means.bridge.gangs.pop(self.gang_id, None)
+        self._means.bridge.owners.pop(self.gang_id, None)
         _settle(self._formed, error)
         _settle(self._resized, error)
         _settle(self._ended)

@@ -19,20 +19,19 @@ from formation_p2p.features.gangs.core.part import (
     MemberCapacity,
 )
 from formation_p2p.features.gangs.core.pool import Pool, PoolMember, less
-from formation_p2p.features.gangs.core.scaling import (
-    Autoscaler,
+from formation_p2p.features.gangs.core.resizing import (
     GraceExpired,
     Phase,
     Reconciler,
     Resize,
     Resizing,
     RolledBack,
-    ScalingPolicy,
 )
 from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 from formation_p2p.machine.clock import moment
 from formation_p2p.machine.core.capability import Capability, Capacity
 from formation_p2p.records.core.profile import Profile
+from formation_p2p.workload.core.scaling import Autoscaler, ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.effects import Contact, Effect, OwnedEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.features.gangs.core.partition import Move
@@ -184,10 +184,9 @@ class JoinGang(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class EmitGangEvent(Effect):
-    """Hand an event of a gang to its owner."""
+class EmitGangEvent(OwnedEvent):
+    """Hands an event of a gang to its owner."""
 
-    gang_id: str
     event: GangEvent
 
 

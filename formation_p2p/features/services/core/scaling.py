@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.features.gangs.core.scaling import Autoscaler, ScalingPolicy
 from formation_p2p.features.services.core.claim import MAX_BUSY_PERCENT, Claim
 from formation_p2p.features.services.core.spec import ServiceSpec
+from formation_p2p.workload.core.scaling import Autoscaler, ScalingPolicy
 
 # Of what replicas take at once, so much is to be used: the rest is for what comes until there are
 # more of them.
