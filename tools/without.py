@@ -175,6 +175,8 @@ class _Without(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         node.func = self.visit(node.func)
+        if ast.unparse(node.func) == "partial" and self._of_a_feature(node.args[0]):
+            return node  # which goes with what it is a part of
         node.args = self._left(node.args)
         node.keywords = [each for each in node.keywords if not self._of_a_feature(each.value)]
         return node

@@ -15,7 +15,6 @@ from formation_p2p.api.sync_loop import SyncLoop, made, without_await
 from formation_p2p.features.gangs.api.gang import Gang
 from formation_p2p.features.gangs.api.node import GangNode
 from formation_p2p.features.gangs.core.choice import Arrangement
-from formation_p2p.features.services.core.events import SpecPublished as SpecPublished
 from formation_p2p.placement.core.task_options import (
     DEFAULT_OPTIONS,
     GangKwargs,

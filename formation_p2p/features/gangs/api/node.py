@@ -19,7 +19,6 @@ from formation_p2p.features.gangs.core.choice import Arrangement
 from formation_p2p.features.gangs.core.network import NETWORK_LABEL
 from formation_p2p.features.gangs.core.pool import Pool
 from formation_p2p.features.gangs.core.spec import DEFAULT_SIZE, GangSpec, OnLoss
-from formation_p2p.features.services.core.events import SpecPublished as SpecPublished
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.task_options import (
     DEFAULT_OPTIONS,
