@@ -79,8 +79,13 @@ class _Without(ast.NodeTransformer):
         return node is not None and any(
             (isinstance(each, ast.Name) and each.id in self.names)
             or (isinstance(each, ast.Attribute) and each.attr in self.attributes)
+            or (isinstance(each, ast.Constant) and self._names_module(each.value))
             for each in ast.walk(node)
         )
+
+    def _names_module(self, value: object) -> bool:
+        """As the table of commands has it: below the package."""
+        return isinstance(value, str) and feature_of(f"{PACKAGE}.{value}") in self._gone
 
     def _left(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
         visited = [self.visit(each) for each in nodes]
@@ -195,7 +200,8 @@ class _Without(ast.NodeTransformer):
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt | None:
         """One whose signature is about a feature goes with it."""
-        signature = [node.returns, *(each.annotation for each in node.args.args)]
+        taken = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        signature = [node.returns, *(each.annotation for each in taken)]
         if node.name != "__init__" and any(map(self._of_a_feature, signature)):
             self.attributes.add(node.name)
             return None
@@ -229,7 +235,7 @@ def without(gone: Iterable[str], to: Path) -> set[str]:
             shutil.copy(source, target)
             continue
         text = source.read_text()
-        if FEATURES in text:
+        if "features." in text:
             tree = ast.parse(text)
             if any(feature_of(full) in all_gone for _, full, _ in imported(tree)):
                 if name.startswith(BESIDE):
