@@ -26,7 +26,13 @@ LIBRARY: Final = "formation_p2p/**/*.py"
 FEATURES: Final = "formation_p2p/features/"
 FEATURE: Final = "formation_p2p.features."
 # The files that join the features to the kernel.
-ASSEMBLY: Final = ("formation_p2p/assembly.py", "formation_p2p/public.py")
+ASSEMBLY: Final = (
+    "formation_p2p/assembly.py",
+    "formation_p2p/node_assembly.py",
+    "formation_p2p/api/node.py",
+    "formation_p2p/api/sync.py",
+    "formation_p2p/public.py",
+)
 DIALECT: Final = re.compile(r"\b(nobody|whoever|is no|the insides)\b", re.IGNORECASE)
 PROSE: Final = ("formation_p2p/**/*.py", "docs/**/*.md", "README.md", "ARCHITECTURE.md")
 # Generated, or CPython's own.
@@ -35,7 +41,7 @@ FOREIGN: Final = re.compile(r"_pb2\.py$|^tests/system/cpython/")
 # Files of the library that each kind of addition touched before, and may touch at most.
 ADDITIONS: Final = {
     "a task option": (19, 3),
-    "a message": (5, 2),
+    "a message": (5, 3),
     "a driver": (10, 3),
     "a policy": (4, 2),
     "a command": (2, 2),
@@ -225,17 +231,17 @@ def figures() -> list[Figure]:
         for place in each.features
     )
     return [
-        Figure("lines of the library", sum(each.lines for each in shapes), 114_846, 117_900),
-        Figure("files of the library", len(shapes), 788, 670),
-        Figure("lines of the kernel", sum(e.lines for e in shapes if e.of_kernel), 77_500, 87_800),
-        Figure("lines of code", sum(each.code for each in shapes), 70_345, 74_300),
-        Figure("lines of imports", sum(each.imports for each in shapes), 10_638, 10_100),
-        Figure("imports of features in the kernel", len(joined), 66, 80, joined),
+        Figure("lines of the library", sum(each.lines for each in shapes), 114_846, 118_300),
+        Figure("files of the library", len(shapes), 788, 673),
+        Figure("lines of the kernel", sum(e.lines for e in shapes if e.of_kernel), 77_500, 87_700),
+        Figure("lines of code", sum(each.code for each in shapes), 70_345, 74_400),
+        Figure("lines of imports", sum(each.imports for each in shapes), 10_638, 10_200),
+        Figure("imports of features in the kernel", len(joined), 66, 16, joined),
         Figure("functions over 60 lines", len(functions), 20, 24, functions),
-        Figure("classes over 20 methods", len(classes), 48, 50, classes),
-        Figure("files under 40 lines", len(short), 72, 37, short),
-        Figure("files over 650 lines", len(long), 6, 2, long),
-        Figure("lines of the tests", lines_of("tests/**/*.py"), 111_900, 114_300),
+        Figure("classes over 20 methods", len(classes), 48, 49, classes),
+        Figure("files under 40 lines", len(short), 72, 35, short),
+        Figure("files over 650 lines", len(long), 6, 1, long),
+        Figure("lines of the tests", lines_of("tests/**/*.py"), 111_900, 114_400),
         Figure("patched constants", len(constants), 102, 10, constants),
         Figure("private accesses in tests", len(private), 346, 60, private),
         Figure("words of the dialect", len(words), 590, 125, words),
