@@ -241,7 +241,7 @@ def figures() -> list[Figure]:
         Figure("classes over 20 methods", len(classes), 48, 49, classes),
         Figure("files under 40 lines", len(short), 72, 35, short),
         Figure("files over 650 lines", len(long), 6, 1, long),
-        Figure("lines of the tests", lines_of("tests/**/*.py"), 111_900, 114_400),
+        Figure("lines of the tests", lines_of("tests/**/*.py"), 111_900, 114_500),
         Figure("patched constants", len(constants), 102, 10, constants),
         Figure("private accesses in tests", len(private), 346, 60, private),
         Figure("words of the dialect", len(words), 590, 125, words),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from formation_p2p.command.job_file import parse_job_file, read_job_file
 from formation_p2p.command.task_line import JobFile
@@ -580,3 +583,40 @@ def test_what_is_wrong_with_many_tasks_is_named(text: str, reported: str) -> Non
         assert reported in refused(f'[[task]]\n{text}\nargv = ["x"]\nlabel = "other"')
     else:
         assert reported in refused(f'[[task]]\n{text}\nargv = ["x"]')
+
+
+@given(
+    st.recursive(
+        st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["argv", "each", "label", "from", "to"]), inner)
+        ),
+        max_leaves=8,
+    ),
+    st.sampled_from(["name", "needs", "attempts", "timeout", "deadline", "speculate", "task"]),
+)
+def test_whatever_stands_there_is_read_or_refused(value: object, key: str) -> None:
+    text = f"{key} = {_toml(value)}"
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return
+    with pytest.raises(InvalidInput):
+        parse_job_file(text if key == "task" else text + "\n[[task]]\nargv = [1]", HERE)
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return '"' + "".join(f"\\U{ord(c):08x}" for c in value) + '"'
+        case list():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case dict():
+            return (
+                "{" + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + "}"
+            )
+        case _:
+            return repr(value)

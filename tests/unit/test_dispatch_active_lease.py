@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from formation_p2p.core.units import KIB
-from formation_p2p.drivers.core.effects import Execute
+from formation_p2p.drivers.core.effects import Execute, ExecutionsEnded
 from formation_p2p.drivers.core.executions import Executions
 from formation_p2p.jobs.core.active_lease import ActiveLease
 from formation_p2p.jobs.core.job import Job
@@ -16,6 +18,7 @@ from formation_p2p.leases.core.lease import Lease, LeaseState
 from formation_p2p.leases.core.messages import (
     Dispatch,
     PlacementRequest,
+    ResultAck,
     pack,
     parse,
 )
@@ -175,3 +178,48 @@ def test_only_results_of_attempts_under_way_tell_how_long_tasks_take() -> None:
     elsewhere = Ended("job/7#1", Succeeded(b""), 1)
     failed = Ended("job/0#1", Failed(FailureKind.EXIT, "exit code 1"), 1)
     assert active.mean_s([elsewhere, failed], at(1)) is None
+
+
+# -- laws ---------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(0, 99)), max_size=40))
+def test_the_bytes_under_way_are_those_of_the_attempts(story: list[tuple[bool, int, int]]) -> None:
+    active = lease_on_alice()
+    for adds, number, size in story:
+        attempt_id = f"job/{number}#1"
+        if not adds:
+            active.remove(attempt_id, at(1))
+        elif attempt_id not in active.attempts:
+            ((_, run),) = runs(task(number, bytes(size)))
+            active.add(attempt_id, run, at(0))
+        payloads = [run.task.payload for run in active.attempts.values()]
+        assert active.load.total_bytes == sum(map(len, payloads))
+        assert (active.idle_s == float("inf")) == bool(active.attempts)
+
+
+SIZES = st.sampled_from([0, 1, BATCH_BYTES // 3, BATCH_BYTES, MAX_PAYLOAD_BYTES // 2])
+KINDS = st.integers(0, 40).map(lambda n: b"" if n == 0 else b"%d" % n) | st.sampled_from(
+    [b"a" * (MAX_PAYLOAD_BYTES // 2), b"b" * (MAX_PAYLOAD_BYTES // 2)]
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.lists(st.tuples(SIZES, KINDS), min_size=1, max_size=8), max_size=6), st.data())
+def test_whatever_goes_out_alice_runs_with_what_it_shares(
+    batches: list[list[tuple[int, bytes]]], data: st.DataObject
+) -> None:
+    active, alice, number = lease_on_alice(), Alice(), 0
+    for batch in batches:
+        tasks = [task(number + n, bytes(size), kind) for n, (size, kind) in enumerate(batch)]
+        number += len(tasks)
+        if data.draw(st.booleans()):
+            active.shared_blobs.forget()
+        ran: list[tuple[str, bytes, bytes]] = []
+        for message in active.messages(runs(*tasks)):
+            ran += alice.got(message)
+            over = tuple(Ended(each.attempt_id, Succeeded(b""), 0) for each in message.assignments)
+            alice.executions.handle_report(ExecutionsEnded("lease", over))
+            names = tuple(each.attempt_id for each in over)
+            alice.executions.received(BOB.peer_id, ResultAck("lease", names))
+        assert ran == [(f"{each.task_id}#1", each.shared, each.payload) for each in tasks]

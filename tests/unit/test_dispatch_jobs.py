@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.refusals import Infeasible, Leaving
@@ -46,7 +48,7 @@ from formation_p2p.placement.core.policies import Cheapest
 from formation_p2p.placement.core.xor import Xor
 from formation_p2p.workload.core.outcome import Failed, FailureKind
 from tests.support.placement_world import placed, profile, task, worker
-from tests.support.stories import ALICE, CAROL, at, job
+from tests.support.stories import ALICE, CAROL, END, at, job
 
 ATTEMPT = "an attempt"
 EXIT = Failed(FailureKind.EXIT, "exit code 1", b"so far")
@@ -131,6 +133,66 @@ def test_the_last_event_counts_how_each_task_ended() -> None:
         TaskCancelled("job/3"),
         JobEnded(1, 1, 1, 1),
     ]
+
+
+def state_of(run: TaskRun) -> TaskState:
+    return run.state
+
+
+HAPPENINGS = st.lists(
+    st.sampled_from(
+        ["place", "succeed", "fail", "invalid", "lose", "return", "recall", "cancel", "overdue"]
+    ),
+    max_size=30,
+)
+
+
+@given(HAPPENINGS)
+def test_in_whatever_order_things_happen_a_task_ends_once(story: list[str]) -> None:
+    """Of up to three attempts at once. In the end whatever is under way fails."""
+    bob = Bob(attempts=2)
+    (run,) = bob.runs
+    run.copies, waits = 1, False
+    for number, what in enumerate([*story, *["fail"] * 9]):
+        if what == "place":
+            if waits or (run.state is TaskState.DISPATCHED and 0 < run.copies < 3):
+                run.move("dispatch")
+                run.copies, waits = run.copies + 1, False
+            continue
+        if what in ("cancel", "overdue"):
+            bob.job.move("cancel" if what == "cancel" else "deadline")
+            if waits:
+                bob.jobs.stopped(run)
+                waits = False
+            continue
+        if what == "fail" and waits and number >= len(story):
+            run.move("dispatch")
+            run.copies, waits = run.copies + 1, False
+        if run.copies == 0:
+            continue
+        run.copies -= 1
+        if run.state is not TaskState.DISPATCHED:
+            continue  # as the scheduler has it: it counts nothing any more
+        worker, name = ALICE.peer_id, f"attempt {number}"
+        match what:
+            case "succeed":
+                bob.jobs.succeeded(run, TaskSucceeded(run.task.task_id, worker, b"", 1))
+            case "fail":
+                waits = bob.jobs.failed(run, name, worker, EXIT)
+            case "invalid":
+                invalid = Failed(FailureKind.INVALID, "no CBOR")
+                waits = bob.jobs.failed(run, name, worker, invalid)
+            case "lose":
+                waits = bob.jobs.lost(run, name, worker, "it broke", counts=True)
+            case "return":
+                waits = bob.jobs.lost(run, name, worker, "it gave way", counts=False)
+            case "recall":
+                waits = bob.jobs.recalled(run, name)
+        assert waits == (state_of(run) is TaskState.WAITING)
+    reported = bob.reported()
+    assert len([event for event in reported if isinstance(event, END)]) == 1
+    assert isinstance(reported[-1], JobEnded)
+    assert bob.jobs.runs.get("job") is None
 
 
 # -- attempts -------------------------------------------------------------------------------
