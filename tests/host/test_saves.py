@@ -49,6 +49,9 @@ class SlowBlobs:
     async def release(self, holder: str) -> None:
         pass
 
+    async def secret(self, secret: Blob, *, owner: PeerId, service: str) -> bytes:
+        raise AssertionError("these tasks have no secrets")
+
     async def add_file(
         self, file: int, size_bytes: int, holder: str, owner: PeerId = UNKNOWN
     ) -> Blob:

@@ -90,6 +90,7 @@ class DaskNode(GangNode):
             members = [scheduler, *[chosen.needs] * (size - 1)]
             return await self.gang(members, arrange=arrange, options=chosen)
 
+        from formation_p2p.features.dask import extra  # noqa: F401
         from formation_p2p.features.dask.cluster import ClusterSpec, FormationCluster
 
         folder = None if state is None else Path(state)

@@ -38,6 +38,7 @@ class GatewayNode(ServiceNode):
         where that address is taken, ImportError without the extra `gateway`."""
         self._lifecycle.check_loop()
         from formation_p2p.api.node import Node
+        from formation_p2p.features.gateway import extra  # noqa: F401
         from formation_p2p.features.gateway.nearest import Nearest
         from formation_p2p.features.gateway.node_source import NodeSource
         from formation_p2p.features.gateway.server import GatewayServer
