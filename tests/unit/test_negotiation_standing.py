@@ -489,8 +489,6 @@ def test_whose_jobs_run_is_served_as_if_the_squatter_were_not_there() -> None:
 
 # Leases between whole peers: prices, precedence, silence, and machines that sleep.
 
-pytestmark = pytest.mark.at_length
-
 
 def lasting(seconds: float, **cores: int) -> World:
     return town(run=lambda running: (seconds, Succeeded(running.work.payload)), **cores)
@@ -518,6 +516,7 @@ def shop(**prices: int) -> World:
     return world
 
 
+@pytest.mark.at_length
 def test_a_job_goes_to_nobody_who_is_dearer_than_it_may_be() -> None:
     world, bob = at_work(shop(alice=50, carol=100, dave=101), job(12, max_price_micro=100))
     world.elapse(30)
@@ -527,6 +526,7 @@ def test_a_job_goes_to_nobody_who_is_dearer_than_it_may_be() -> None:
     assert passed(world, "bob", "dave") == []
 
 
+@pytest.mark.at_length
 def test_where_all_are_too_dear_the_person_is_told_and_the_workers_are_not() -> None:
     world, bob = at_work(shop(alice=500), job(max_price_micro=424242 // 1000), for_s=30)
     (unplaceable,) = only(bob.reported, TaskUnplaceable)
@@ -535,6 +535,7 @@ def test_where_all_are_too_dear_the_person_is_told_and_the_workers_are_not() -> 
     assert str(why) == "too dear: asks 0.0005 for a core-hour, of at most 0.000424"
 
 
+@pytest.mark.at_length
 def test_a_worker_that_asks_more_than_its_profile_says_is_refused() -> None:
     world = shop(alice=50)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
@@ -548,6 +549,7 @@ def test_a_worker_that_asks_more_than_its_profile_says_is_refused() -> None:
     assert free(alice).cpu_milli == 1000
 
 
+@pytest.mark.at_length
 def test_jobs_of_different_limits_share_no_lease() -> None:
     """Else the cheaper one would run on what the dearer one took."""
     world, bob = at_work(shop(alice=50))
@@ -572,6 +574,7 @@ def busy_with_bobs(priority: int = 0) -> tuple[World, SimNode, SimNode]:
     return world, bob, carol
 
 
+@pytest.mark.at_length
 def test_more_urgent_work_takes_the_place_of_less_urgent_at_the_next_renewal() -> None:
     world, bob, carol = busy_with_bobs()
     alice = world.nodes["alice"]
@@ -598,6 +601,7 @@ def test_more_urgent_work_takes_the_place_of_less_urgent_at_the_next_renewal() -
 # -- silence and failure ----------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 def test_any_message_from_a_worker_is_a_sign_of_life() -> None:
     world = lasting(1, alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
@@ -611,6 +615,7 @@ def test_any_message_from_a_worker_is_a_sign_of_life() -> None:
     assert group.wake_s == group.candidates.next_askable_s() < world.now_s + 10
 
 
+@pytest.mark.at_length
 def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
     """It is soon done with each, and would be free for the next all the time."""
 
@@ -631,6 +636,7 @@ def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
 # -- machines that sleep ----------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 def test_a_worker_that_slept_through_its_lease_ends_what_ran_before_it_hears_anything() -> None:
     world, bob = at_work(lasting(30, alice=1, carol=1), job(), for_s=1)
     (first,) = workers_of(bob)

@@ -461,8 +461,6 @@ def test_what_was_taken_stays_as_it_was_then() -> None:
 # twenty subtasks or more (December 2018 to February 2019) one in twenty brought fewer than 65.5 %
 # of its results, one in four fewer than 88.5 %, and half fewer than 94.1 %.
 
-pytestmark = pytest.mark.at_length
-
 P5, P25, P50 = 0.655, 0.885, 0.941
 QUANTILES = ((0.0, 0.4), (0.05, P5), (0.25, P25), (0.5, P50), (1.0, 1.0))
 # A task a minute from each.
@@ -509,6 +507,7 @@ def correlation(xs: list[float], ys: list[float]) -> float:
     return 1 - 6 * apart / (count * (count**2 - 1))
 
 
+@pytest.mark.at_length
 def test_real_machines_are_kept_the_weakest_twentieth_too() -> None:
     rng = random.Random(1)
     for rate, most in ((P5, 0.03), (P25, 0.001), (P50, 0.001)):
@@ -516,6 +515,7 @@ def test_real_machines_are_kept_the_weakest_twentieth_too() -> None:
         assert shut_out / 200 <= most, rate
 
 
+@pytest.mark.at_length
 def test_bad_machines_are_shut_out_after_a_few_tasks() -> None:
     rng = random.Random(2)
     for rate, median in ((0.0, 5), (0.1, 5), (0.2, 10), (0.25, 15)):
@@ -524,6 +524,7 @@ def test_bad_machines_are_shut_out_after_a_few_tasks() -> None:
         assert tasks[475] < 200, rate
 
 
+@pytest.mark.at_length
 def test_liars_are_shut_out_however_well_they_work_otherwise() -> None:
     rng = random.Random(3)
     for wrong, median in ((1.0, 1), (0.5, 2), (0.1, 10)):
@@ -532,6 +533,7 @@ def test_liars_are_shut_out_however_well_they_work_otherwise() -> None:
         assert tasks[-1] < 200, wrong
 
 
+@pytest.mark.at_length
 def test_who_is_trusted_more_is_better() -> None:
     """After a hundred tasks each. With no doubt left the correlation would be 1."""
     rng = random.Random(4)
