@@ -283,6 +283,13 @@ def test_offers_that_were_not_called_for_are_given_back() -> None:
     assert said(world)["Release"] == 1
 
 
+def test_an_offer_that_comes_once_no_task_waits_is_given_back() -> None:
+    world, bob = at_work(town(run=taking(30), alice=1), job(find=Find.ANNOUNCE), for_s=1)
+    [number] = peer_of(bob).lessee.calls
+    deliver(world, "bob", "alice", offer(number, worker_of(world.nodes["alice"]).announced or b""))
+    assert said(world)["Release"] == 1
+
+
 # -- the parts ------------------------------------------------------------------------------
 
 

@@ -449,6 +449,7 @@ def test_a_roster_counts_only_of_ones_own_gang_with_the_lease_that_it_is_told_un
     ):
         enlist = Enlist(first.lease_id, first.fence, 0, roster)
         gangs.world.deliver(node, Received(bob, enlist))
+    gangs.world.deliver(node, Received(bob, Enlist("no lease", first.fence, 0, own)))
     assert gangs.rosters() == before
     gangs.world.deliver(node, Received(bob, Enlist(first.lease_id, first.fence, 0, own)))
     assert gangs.rosters()[node.name] == (0, 99, (0,))

@@ -11,7 +11,7 @@ import pytest
 from formation_p2p.assembly import DEFAULT_PARAMETERS, Peer, PeerParameters
 from formation_p2p.core.errors import InvariantBroken
 from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
-from formation_p2p.dht.core.messages import PutValue
+from formation_p2p.dht.core.messages import GetValue, PutValue
 from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.discovery.core.parameters import DiscoveryParameters
 from formation_p2p.drivers.core.effects import ExecutionsEnded, ExecutionStarted
@@ -65,6 +65,7 @@ from formation_p2p.peer.core.events import (
     Submit,
     Tick,
 )
+from formation_p2p.peer.core.part import offered
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.workload.core.scope import Scope, ScopeShares
 from simulations.simulator.node import SimNode
@@ -514,6 +515,18 @@ def test_a_peer_that_has_joined_nothing_has_nothing_to_do() -> None:
     fresh = Peer(bob.identity, peer_of(bob).network, random.Random(1))
     assert fresh.next_timeout() == float("inf")
     assert fresh.handle(Tick(), at(0)) == []
+
+
+def test_what_belongs_to_no_part_is_let_go() -> None:
+    """Such as an answer whose asker waits for it no more."""
+    world, bob = at_work(town())
+    gate, peer = world.nodes["gate"], peer_of(bob)
+    asked = [(gate.contact, GetValue(b"of none"))]
+    peer.dht.operations.ask(asked, world.moment(bob), "a test", 1)
+    world.deliver(bob, Tick())
+    world.elapse(1)
+    assert peer.dht.take() == ([], [])
+    assert offered("of none", (lambda what, now: None,), at(0)) == ()
 
 
 def test_a_worker_announces_itself_again_when_who_held_its_profile_may_have_lost_it() -> None:

@@ -5,6 +5,7 @@ A world begins on a Thursday, at midnight UTC.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.grants import Right, Rights
 from formation_p2p.trust.core.hours import parse_hours
 from formation_p2p.trust.core.membership import Membership
+from formation_p2p.trust.core.network_quota import OwnCountOnly
 from formation_p2p.trust.core.quota import NOTHING, Quota, Used
 from formation_p2p.trust.core.root_keys import KeySet
 from formation_p2p.trust.core.signed_charter import draft, sign
@@ -44,6 +46,7 @@ from tests.support.stories import (
     only,
     passed,
     peer_of,
+    worker_of,
     workers_of,
 )
 
@@ -335,6 +338,11 @@ def accounts_at(node: SimNode) -> tuple[AccountStatus, ...]:
     return escrow.status()
 
 
+def quotas_told(node: SimNode) -> Sequence[Mapping[str, Any]]:
+    """For the status of the node."""
+    return next(told.rows["quotas"] for told in peer_of(node).told() if "quotas" in told.rows)
+
+
 def test_a_worker_that_leaves_gives_its_slice_back() -> None:
     world = town_of_two(Quota(cpu_milli_hours=1000))
     alice, bob = world.nodes["alice"], world.nodes["bob"]
@@ -342,10 +350,13 @@ def test_a_worker_that_leaves_gives_its_slice_back() -> None:
     bob.submit(job(1))
     world.elapse(10)
     [before] = accounts_at(alice)
+    [row] = quotas_told(alice)
+    assert quotas_told(bob) == []
     alice.leave()
     world.elapse(1)
     last = only(passed(world, "alice", "hugo"), AskSlice)[-1]
     assert before.verdict is Verdict.HELD
+    assert row["allowed_cpu_milli_s"] == before.allowed.cpu_milli_s
     assert last.wanted.cpu_milli_s < before.allowed.cpu_milli_s
 
 
@@ -389,4 +400,15 @@ def test_a_voucher_with_no_lease_or_with_the_grant_of_another_counts_for_nothing
     for grant in (b"", b"rubbish", alice.network().grant):
         world.delivered(bob, alice, Renew("no lease", 1, grant, word))
     world.delivered(bob, alice, Commit("no lease", word))
+    assert accounts_at(alice) == ()
+
+
+def test_a_worker_that_counts_its_own_hours_only_reads_no_voucher() -> None:
+    world = town_of_two()
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    worker_of(alice).admission.network = OwnCountOnly()
+    word = seal_voucher(bob.identity, alice.identity.peer_id, Used(1000, 0), 1)
+    world.delivered(bob, alice, Renew("no lease", 1, bob.network().grant, word))
+    alice.leave()
+    world.elapse(5)
     assert accounts_at(alice) == ()

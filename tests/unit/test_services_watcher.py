@@ -9,15 +9,16 @@ import pytest
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.features.services.core.catalog import CatalogReader
+from formation_p2p.features.services.core.claim import Claim, seal_claim
 from formation_p2p.features.services.core.events import ServeServices, SpecPublished, StopServing
-from formation_p2p.features.services.core.guards import Watcher
+from formation_p2p.features.services.core.guards import Guards, Watcher
 from formation_p2p.features.services.core.services import Services
 from formation_p2p.features.services.core.shelf import catalog_name, claims_name
 from formation_p2p.features.services.core.signed_spec import SignedSpec
 from formation_p2p.features.services.core.spec import ONE, Pinned
 from tests.support.dht_world import NETWORK, contact, nearest_first
 from tests.support.services_played import Played
-from tests.support.services_world import CPU, ECHO, NOW, Hamlet, person, sealed, wanting
+from tests.support.services_world import CPU, ECHO, NOW, Hamlet, claim_of, person, sealed, wanting
 
 
 def after(seconds: float) -> Moment:
@@ -195,3 +196,17 @@ def test_a_worker_that_serves_no_more_reads_the_catalog_no_more() -> None:
     hamlet.world.elapse(120)
     assert len(hamlet.having("echo")) == 2
     assert worker not in hamlet.having("echo")
+
+
+def test_an_answer_about_a_replica_that_is_guarded_no_more_is_of_no_use() -> None:
+    bob, suspected = person("bob"), list[Claim]()
+    played = Played(Contact(bob.peer_id))
+    guards = Guards(played.means, lambda claim, rank, now: suspected.append(claim))
+    signed = seal_claim(bob, claim_of(bob, guardians=(played.means.peer_id,)))
+    played.means.sight("echo").claims[bob.peer_id] = signed
+    guards.noticed(signed.claim, NOW)
+    guards.tick(after(10))
+    guards.clear()
+    assert len(played.answer(lambda to, request: None, after(10))) == 1
+    assert suspected == []
+    assert guards.next_timeout() == float("inf")
