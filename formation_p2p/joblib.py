@@ -25,7 +25,7 @@ import cloudpickle
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.node import Node
 from formation_p2p.api.sync import SyncNode
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, lacks
 from formation_p2p.drivers.python_checkpoint import VARIABLE
 
 try:
@@ -38,8 +38,7 @@ try:
         get_active_backend,
     )
 except ImportError as error:
-    how = "install it with: pip install 'formation_p2p[joblib]'"
-    raise ImportError(f"the backend needs joblib; {how}") from error
+    raise lacks("the backend", "joblib", "joblib") from error
 
 NAME: Final = "formation"
 # For so long the number of workers is not asked for again: scikit-learn wants it for each call.

@@ -203,3 +203,9 @@ def ensure(holds: bool, problem: str) -> None:
     """Raises InvariantBroken."""
     if not holds:
         raise InvariantBroken(problem)
+
+
+def lacks(what: str, packages: str, extra: str) -> ImportError:
+    """What is raised where a feature needs packages that are not installed."""
+    how = f"install it with: pip install 'formation_p2p[{extra}]'"
+    return ImportError(f"{what} needs {packages}; {how}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import ROOT
 from tools.without import features, without
 
 # Each module is imported but for those that run by themselves, in a task's interpreter.
@@ -26,6 +27,23 @@ with SyncNode.join(home=sys.argv[1], listen=("/ip4/127.0.0.1/tcp/0",)) as node:
     assert node.map(abs, range(-3, 0)) == [3, 2, 1]
 assert not [name for name in sys.modules if name.startswith("formation_p2p.features.")]
 """
+LACKING = """
+import sys
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("dask", "distributed", "fastapi", "h11", "httpx"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Lacking())
+from formation_p2p import SyncNode
+with SyncNode.join(home=sys.argv[1], listen=("/ip4/127.0.0.1/tcp/0",)) as node:
+    for name in ("dask", "gateway"):
+        try:
+            getattr(node, name)()
+        except ImportError as error:
+            assert f"pip install 'formation_p2p[{name}]'" in str(error), error
+        else:
+            sys.exit(f"{name} is there")
+"""
 
 
 def python(folder: Path, *words: str) -> None:
@@ -33,7 +51,7 @@ def python(folder: Path, *words: str) -> None:
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -77,3 +95,9 @@ def test_the_kernel_alone_runs_a_job(tmp_path: Path) -> None:
     script = copy / "job.py"
     script.write_text(RUN)
     python(copy, str(script), str(home))
+
+
+def test_a_feature_that_lacks_its_extra_names_the_command_that_installs_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    python(ROOT, "-m", "formation_p2p", "network", "create", "--home", str(home))
+    python(ROOT, "-c", LACKING, str(home))

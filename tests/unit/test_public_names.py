@@ -63,27 +63,3 @@ def test_what_a_task_saves_with_is_imported_without_the_rest() -> None:
         "assert checkpoint is formation_p2p.public.checkpoint"
     )
     subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
-
-
-def test_without_extras_a_node_is_there_and_features_say_what_installs_them() -> None:
-    program = """
-import sys
-class Lacking:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("dask", "distributed", "fastapi", "h11", "httpx"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Lacking())
-from formation_p2p import Node, SyncNode
-for feature in ("dask", "gateway"):
-    try:
-        __import__(f"formation_p2p.features.{feature}.extra")
-    except ImportError as error:
-        print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert [line.rpartition(": ")[2] for line in done.stdout.splitlines()] == [
-        "pip install 'formation_p2p[dask]'",
-        "pip install 'formation_p2p[gateway]'",
-    ]

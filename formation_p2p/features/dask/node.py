@@ -12,6 +12,7 @@ from typing import Any, Final, Unpack
 
 from formation_p2p.api.keywords import listing
 from formation_p2p.api.sync_loop import SyncLoop, made, without_await
+from formation_p2p.core.errors import lacks
 from formation_p2p.features.gangs.api.gang import Gang
 from formation_p2p.features.gangs.api.node import GangNode
 from formation_p2p.features.gangs.core.choice import Arrangement
@@ -90,8 +91,10 @@ class DaskNode(GangNode):
             members = [scheduler, *[chosen.needs] * (size - 1)]
             return await self.gang(members, arrange=arrange, options=chosen)
 
-        from formation_p2p.features.dask import extra  # noqa: F401
-        from formation_p2p.features.dask.cluster import ClusterSpec, FormationCluster
+        try:
+            from formation_p2p.features.dask.cluster import ClusterSpec, FormationCluster
+        except ImportError as error:
+            raise lacks("a Dask cluster", "dask and distributed", "dask") from error
 
         folder = None if state is None else Path(state)
         spec = ClusterSpec(fewest, most, chosen.needs, threads, folder, trust_results)

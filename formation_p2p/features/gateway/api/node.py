@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.sync_loop import waits
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import NodeClosed
+from formation_p2p.core.errors import NodeClosed, lacks
 from formation_p2p.features.services.api.node import ServiceNode
 from formation_p2p.state.http_members import HTTP_MEMBERS, HttpMemberFile
 
@@ -38,10 +38,13 @@ class GatewayNode(ServiceNode):
         where that address is taken, ImportError without the extra `gateway`."""
         self._lifecycle.check_loop()
         from formation_p2p.api.node import Node
-        from formation_p2p.features.gateway import extra  # noqa: F401
-        from formation_p2p.features.gateway.nearest import Nearest
-        from formation_p2p.features.gateway.node_source import NodeSource
-        from formation_p2p.features.gateway.server import GatewayServer
+
+        try:
+            from formation_p2p.features.gateway.nearest import Nearest
+            from formation_p2p.features.gateway.node_source import NodeSource
+            from formation_p2p.features.gateway.server import GatewayServer
+        except ImportError as error:
+            raise lacks("a gateway", "fastapi and h11", "gateway") from error
 
         assert isinstance(self, Node), "it is a part of that"
         runtime, claim = self._services.entered()

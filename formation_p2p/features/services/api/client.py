@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from formation_p2p.api.breaking import Breaking
-from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, NodeClosed
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, NodeClosed, lacks
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB
 from formation_p2p.features.services.core.messages import ServiceError
@@ -288,7 +288,4 @@ def _over_http() -> Any:
     try:
         return import_module("formation_p2p.features.services.api.http")
     except ImportError as error:
-        how = "install it with: pip install 'formation_p2p[services]'"
-        raise ImportError(
-            f"HTTP requests to services need {error.name}; {how}", name=error.name
-        ) from error
+        raise lacks("HTTP to services", str(error.name), "services") from error
