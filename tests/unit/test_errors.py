@@ -11,6 +11,7 @@ from formation_p2p.core.errors import (
     TaskFailed,
     TaskRaised,
     ensure,
+    lacks,
 )
 
 
@@ -43,3 +44,8 @@ def test_the_traceback_of_a_worker_says_where_it_is_from() -> None:
     traceback = RemoteTraceback("Traceback: line 3\n", "job/0", "peer", 2)
     assert str(traceback) == '\n"""\nTraceback: line 3\n"""\ntask job/0, on peer'
     assert (traceback.task_id, traceback.worker, traceback.attempts) == ("job/0", "peer", 2)
+
+
+def test_what_lacks_packages_names_the_command_that_installs_them() -> None:
+    said = "a gateway needs h11; install it with: pip install 'formation_p2p[gateway]'"
+    assert str(lacks("a gateway", "h11", "gateway")) == said
