@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tools import working_tree
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "formation_p2p"
 FEATURES: Final = f"{PACKAGE}.features"
@@ -37,15 +39,15 @@ def feature_of(module: str) -> str | None:
     return None if name == module else name.partition(".")[0]
 
 
-def imported(tree: ast.AST) -> Iterator[tuple[ast.stmt, str, str]]:
-    """Each name that a module imports: the statement, the full name, and what it is called here."""
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The full name of each thing that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for each in node.names:
-                yield node, each.name, each.asname or each.name
+                yield each.name
         elif isinstance(node, ast.ImportFrom) and node.module:
             for each in node.names:
-                yield node, f"{node.module}.{each.name}", each.asname or each.name
+                yield f"{node.module}.{each.name}"
 
 
 def with_dependents(gone: Iterable[str]) -> set[str]:
@@ -55,7 +57,7 @@ def with_dependents(gone: Iterable[str]) -> set[str]:
         name: {
             other
             for path in (folder / name).rglob("*.py")
-            for _, full, _ in imported(ast.parse(path.read_text()))
+            for full in imported(ast.parse(path.read_text()))
             if (other := feature_of(full)) not in (None, name)
         }
         for name in features()
@@ -180,7 +182,8 @@ class _Without(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         node.func = self.visit(node.func)
-        if ast.unparse(node.func) == "partial" and self._of_a_feature(node.args[0]):
+        names = node.args and isinstance(node.args[0], ast.Constant)  # a module, for a command
+        if (names or ast.unparse(node.func) == "partial") and self._of_a_feature(node.args[0]):
             return node  # which goes with what it is a part of
         node.args = self._left(node.args)
         node.keywords = [each for each in node.keywords if not self._of_a_feature(each.value)]
@@ -220,14 +223,11 @@ class _Without(ast.NodeTransformer):
 
 def without(gone: Iterable[str], to: Path) -> set[str]:
     """A copy of the working tree in `to`, without these features; all that are gone."""
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True
-    )
     all_gone = with_dependents(gone)
     folders = tuple(f"{FEATURES.replace('.', '/')}/{name}/" for name in all_gone)
-    for name in filter(None, listed.stdout.split("\0")):
+    for name in working_tree(ROOT):
         source = ROOT / name
-        if name.startswith(folders) or not source.is_file():
+        if name.startswith(folders):
             continue
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -235,11 +235,12 @@ def without(gone: Iterable[str], to: Path) -> set[str]:
             shutil.copy(source, target)
             continue
         text = source.read_text()
-        if "features." in text:
+        if any(f"features.{each}" in text for each in all_gone):
             tree = ast.parse(text)
-            if any(feature_of(full) in all_gone for _, full, _ in imported(tree)):
-                if name.startswith(BESIDE):
+            if name.startswith(BESIDE):
+                if any(feature_of(full) in all_gone for full in imported(tree)):
                     continue
+            elif name.startswith(f"{PACKAGE}/"):
                 text = ast.unparse(ast.fix_missing_locations(_Without(all_gone).visit(tree)))
         target.write_text(text)
     return all_gone

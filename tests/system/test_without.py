@@ -91,6 +91,7 @@ def test_the_kernel_alone_runs_a_job(tmp_path: Path) -> None:
     assert without(features(), copy) == set(features())
     assert names_that_are_gone(copy) == ""
     python(copy, "-c", IMPORT_ALL)
+    assert "features." not in (copy / "formation_p2p" / "command" / "main.py").read_text()
     python(copy, "-m", "formation_p2p", "network", "create", "--home", str(home))
     script = copy / "job.py"
     script.write_text(RUN)

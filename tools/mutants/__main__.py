@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tools import working_tree
 from tools.mutants.points import Point, points
 from tools.mutants.reach import Choice, Reach, Records
 
@@ -80,7 +81,7 @@ class Worker:
 
     def __init__(self, root: Path, scratch: Path) -> None:
         tree = scratch / "tree"
-        for path in _tracked(root):
+        for path in working_tree(root):
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / path, tree / path, follow_symlinks=False)
         command = [sys.executable, str(WORKER), str(tree), str(scratch)]
@@ -129,21 +130,6 @@ class Worker:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-
-
-def _tracked(root: Path) -> list[str]:
-    """The working tree without what git ignores; all of it where there is no repository."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = listed.stdout.split("\0") if listed.returncode == 0 else []
-    shown = (path.relative_to(root) for path in root.rglob("[!.]*"))
-    paths = found or [each.as_posix() for each in shown if not each.parts[0].startswith(".")]
-    return [path for path in paths if path and (root / path).is_file()]
 
 
 @contextmanager
