@@ -70,7 +70,7 @@ def reader_signs(kind: str, owner: PeerId, nonce: bytes) -> bytes:
 
 
 class ContentListener:
-    """Takes connections of so many readers at once."""
+    """Takes connections of `most` readers at once."""
 
     def __init__(self, kind: str, identity: Identity, most: int, answer_s: float) -> None:
         self._kind = kind
@@ -197,7 +197,7 @@ class Owner:
 
 
 class Owners:
-    """Those that a reader has asked, so many at once."""
+    """The owners that a reader has asked: `most` at once."""
 
     def __init__(self, kind: str, identity: Identity, most: int) -> None:
         self._kind = kind
