@@ -91,7 +91,7 @@ class Bus:
         while (message := self._parsed()) is None:
             wanted = self._parser.bytes_desired()
             if wanted > MAX_MESSAGE_BYTES:
-                raise BusError(f"the bus sends more than {MAX_MESSAGE_BYTES} bytes in a message")
+                raise BusError("the bus says what is no message of ours")
             self._parser.add_data(await self._receive(wanted), self._files)
             self._files.clear()
         if message.header.message_type is MessageType.signal:
