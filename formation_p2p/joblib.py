@@ -71,10 +71,11 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
 
     `node` is a SyncNode, or a Node from any thread, that of its loop too, which joblib then blocks.
     `trust_results` and the other options are those of `Node.executor`: results are data unless
-    they are trusted (docs/data.md). With `n_jobs=-1`, the default, as many calls are in flight as
-    keep the workers busy; with `n_jobs=k` at most k; with `n_jobs=1` joblib runs them here. Workers
-    stay leased for `linger_s` after a `Parallel` call, 5 s by default. `initializer` is called with
-    `initargs` in each interpreter before its first batch, and may be passed to `Parallel` as well.
+    they are trusted (docs/explanation/data.md). With `n_jobs=-1`, the default, as many calls are in
+    flight as keep the workers busy; with `n_jobs=k` at most k; with `n_jobs=1` joblib runs them
+    here. Workers stay leased for `linger_s` after a `Parallel` call, 5 s by default. `initializer`
+    is called with `initargs` in each interpreter before its first batch, and may be passed to
+    `Parallel` as well.
 
     What a call starts in parallel in turn runs on the cores of that call. A call that fails stops
     the others. Raises InvalidInput without a node; what `Node.executor` raises.

@@ -1,4 +1,4 @@
-"""The figures of a run, under the names that `docs/performance.md` uses."""
+"""The figures of a run, under the names that `docs/explanation/performance.md` uses."""
 
 from __future__ import annotations
 

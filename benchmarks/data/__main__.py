@@ -13,8 +13,8 @@ work, which is not counted.
     env           the first call in an environment with scikit-learn, and those that follow
     mixed         20,000 calls on workers of three versions of Python: crashes, and wrong results
 
-docs/performance.md lists the keys of the result. `cpu_s` is processor time of all processes of a
-side, which a busy machine changes less than it does the others.
+docs/explanation/performance.md lists the keys of the result. `cpu_s` is processor time of all
+processes of a side, which a busy machine changes less than it does the others.
 """
 
 from __future__ import annotations

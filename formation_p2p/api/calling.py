@@ -182,11 +182,11 @@ class DataNode(Enterable):
         widest circle that may read it, `local` for the parties of its job alone, `commons` for all
         members; None is as the charter has it. `region` is the one that it stays in, as the charter
         has it. Who holds it serves no others, and tasks that read it run nowhere else
-        (docs/charter.md).
+        (docs/explanation/charter.md).
 
         Any other object is pickled once. Pass the reference to calls in its place: each worker
-        fetches it once, and arrays in it are read-only there (docs/data.md). Raises whatever an
-        object that cannot be pickled raises.
+        fetches it once, and arrays in it are read-only there (docs/explanation/data.md). Raises
+        whatever an object that cannot be pickled raises.
 
         Raises LocalError where the file cannot be read, or the object not be kept.
         """
@@ -328,10 +328,10 @@ class CallingNode(DataNode):
         there are: None for items without a length.
 
         The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
-        unless `trust_results` (docs/data.md says which). Raises, where it is awaited, for the
-        first failure known, in the order of the items: what the function raised, TaskRaised,
-        TaskFailed, ResultTooLarge, NotPlain or Unplaceable, as `value_of` does; the rest is
-        cancelled then.
+        unless `trust_results` (docs/explanation/data.md says which). Raises, where it is awaited,
+        for the first failure known, in the order of the items: what the function raised,
+        TaskRaised, TaskFailed, ResultTooLarge, NotPlain or Unplaceable, as `value_of` does; the
+        rest is cancelled then.
         """
         self._lifecycle.check()
         if more and any(isinstance(each, AsyncIterable) for each in (items, *more)):

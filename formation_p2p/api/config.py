@@ -101,30 +101,31 @@ class NodeBase:
         are kept as `retention` says. One node at a time may use it.
 
         `metrics` is an address, such as `127.0.0.1:9464`, where Prometheus finds what
-        docs/metrics.md lists. `traces` has jobs traced with OpenTelemetry
+        docs/reference/metrics.md lists. `traces` has jobs traced with OpenTelemetry
         (observe/tracing.py), by the tracer provider that the application has set, or by one
         given here.
 
-        `code` is what goes along with calls of Python functions (docs/environments.md): `auto` for
-        the modules of your own that they refer to, and what those import; `main` for nothing but
-        what `__main__` defines; or these files and folders exactly.
+        `code` is what goes along with calls of Python functions (docs/explanation/environments.md):
+        `auto` for the modules of your own that they refer to, and what those import; `main` for
+        nothing but what `__main__` defines; or these files and folders exactly.
 
         `cache_bytes` bounds the data of others that the node keeps on its disk, by default a tenth
-        of what is free there and 10 GiB at most (docs/data.md). It is 1 MiB at least.
+        of what is free there and 10 GiB at most (docs/explanation/data.md). It is 1 MiB at least.
 
         `name` is what people see this node as, beside its id: by default that of the home, which
-        is the host's name unless `formation worker --name` has set another (docs/names.md).
+        is the host's name unless `formation worker --name` has set another (docs/how-to/names.md).
 
         With `renew` the node has its grant renewed before it ends, where a node that has the
         network's root key is online and the invitation allows it; and renews those of others
-        where the root key is in its own home (docs/security.md).
+        where the root key is in its own home (docs/explanation/security.md).
 
         With `relay` the node connects members of the network (`RelaySettings()`), or anyone, that
-        cannot be dialled, as a gate does: others must be able to dial it (docs/reach.md).
+        cannot be dialled, as a gate does: others must be able to dial it
+        (docs/explanation/reach.md).
 
         With `mdns` the node finds the others of its network on the same LAN, and tells them where
-        it listens, by multicast DNS (docs/reach.md). None is for True, unless the node listens on
-        this machine alone; or listens nowhere, and all gates are on this machine.
+        it listens, by multicast DNS (docs/explanation/reach.md). None is for True, unless the node
+        listens on this machine alone; or listens nowhere, and all gates are on this machine.
 
         Raises InvalidInput for a malformed invite or name, or too small a cache; entering raises
         LocalError where the node has no network, or the network does not come up, and StateError

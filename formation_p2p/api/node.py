@@ -77,7 +77,7 @@ class Node(GatewayNode, ServiceNode, DaskNode, GangNode, CallingNode):
 
     @property
     def name(self) -> str:
-        """What people see this node as, beside the end of its id (docs/names.md)."""
+        """What people see this node as, beside the end of its id (docs/how-to/names.md)."""
         return self._services.name
 
     @property
@@ -119,14 +119,14 @@ class Node(GatewayNode, ServiceNode, DaskNode, GangNode, CallingNode):
         run tasks in a `sandbox` where there is one; `required` refuses to work without.
         `price_micro` is what a core-hour costs, in millionths of the network's currency unit. A
         `permissive` worker logs what the quotas, hours and labels of grants forbid, and allows it
-        (docs/quotas.md). `shares` is what each circle may have of the cores (docs/locality.md).
-        `bind` are folders that tasks of the drivers process and python see at the same path:
-        `/data` read-only, `/scratch:rw` to write to. They need a sandbox, and are labels of the
-        worker (docs/data.md).
+        (docs/explanation/charter.md). `shares` is what each circle may have of the cores
+        (docs/explanation/placement.md). `bind` are folders that tasks of the drivers process and
+        python see at the same path: `/data` read-only, `/scratch:rw` to write to. They need a
+        sandbox, and are labels of the worker (docs/explanation/data.md).
 
         `pythons` are the versions that calls may use, such as `3.12`, or paths of interpreters:
         this process's own if none is named. `environments` says what the packages of tasks may
-        take, and where they come from (docs/environments.md).
+        take, and where they come from (docs/explanation/environments.md).
 
         Can be called once. Raises InvalidInput; LocalError where this machine lacks what a driver
         needs, StateError where the home's record of usage is damaged.
@@ -353,13 +353,13 @@ class Node(GatewayNode, ServiceNode, DaskNode, GangNode, CallingNode):
     async def offer_charter(self, raw: bytes) -> int:
         """Go by a charter that its signers have made, and hand it to others. Returns how many have
         taken it at once; the rest hear of it from them. Raises InvalidInput where it does not
-        count, and says why. See docs/charter.md."""
+        count, and says why. See docs/explanation/charter.md."""
         self._lifecycle.check_loop()
         return await offer_charter(self._bridge, raw)
 
     async def trust(self) -> tuple[Standing, ...]:
         """What this node has learnt of each peer, by itself and from others; the most trusted
-        first. See docs/trust.md."""
+        first. See docs/explanation/trust.md."""
         look = self._bridge.look
         return await look(lambda shell: shell.peer.reputation.standings(moment()))
 

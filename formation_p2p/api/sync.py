@@ -118,9 +118,9 @@ class SyncNode(SyncGateway, SyncServices, SyncDask, SyncGangs, Synchronous[Node]
         for items without a length.
 
         The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
-        unless `trust_results` (docs/data.md says which). Raises the first failure known, in the
-        order of the items: what the function raised, TaskRaised, TaskFailed, ResultTooLarge,
-        NotPlain or Unplaceable, as `value_of` does; the rest is cancelled then.
+        unless `trust_results` (docs/explanation/data.md says which). Raises the first failure
+        known, in the order of the items: what the function raised, TaskRaised, TaskFailed,
+        ResultTooLarge, NotPlain or Unplaceable, as `value_of` does; the rest is cancelled then.
         """
     executor = calls(Node.executor)
     run = waits(Node.run)

@@ -89,7 +89,7 @@ NO_RENEW: Final = option(
 NO_MDNS: Final = option(
     "--no-mdns",
     "",
-    "Do not look for the network on this LAN, nor tell others there; see docs/reach.md.",
+    "Neither look for the network on this LAN nor announce it; see docs/explanation/reach.md.",
     default=False,
     envvar="FORMATION_NO_MDNS",
 )

@@ -67,7 +67,7 @@ def gate(
     this machine name it.
 
     A gate also relays for members that others cannot dial, until they have a direct connection:
-    what goes through it is encrypted from end to end (docs/reach.md).
+    what goes through it is encrypted from end to end (docs/explanation/reach.md).
     """
     relays = _relay_of(relay, relay_rate)
     place, as_json = options.place(), options.as_json

@@ -1,6 +1,7 @@
 """The job file of `formation submit`: TOML, of which every key is known or refused.
 
-`formation submit --help` and docs/jobs.md show the keys. Only `task` and its `argv` must be there.
+`formation submit --help` and docs/explanation/jobs.md show the keys. Only `task` and its `argv`
+must be there.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ Examples:
   formation ping kitchen --json | jq -r .path
 
 The way is `direct`; `punched` through both routers, which is direct as well; or `relayed` through
-a gate, which is shown. Where it stays relayed, docs/reach.md says between which routers that is
-as good as it gets. Exit code 3 says that the peer is not found, does not answer or refuses.
+a gate, which is shown. Where it stays relayed, docs/explanation/reach.md says between which routers
+that is as good as it gets. Exit code 3 says that the peer is not found, does not answer or refuses.
 """
 
 

@@ -314,7 +314,7 @@ async def _say_when_alone(node: Node, home: Path) -> None:
 
 def freeze_imports() -> None:
     """What was imported stays for good. The collector need not look through it each time, which
-    is most of what it does in a program that serves (docs/performance.md)."""
+    is most of what it does in a program that serves (docs/explanation/performance.md)."""
     gc.collect()
     gc.freeze()
 

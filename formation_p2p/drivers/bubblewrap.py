@@ -1,8 +1,8 @@
 """The sandbox around a task: bubblewrap (`bwrap`), where it is installed and may be used.
 
-docs/drivers.md says what a task has inside. The supervisor has the first of its process numbers:
-that one cannot be killed from inside, and the kernel ends all others with it. A task has no
-capabilities, and no user namespaces to get some in, where bubblewrap can forbid those (0.8 and
+docs/explanation/drivers.md says what a task has inside. The supervisor has the first of its process
+numbers: that one cannot be killed from inside, and the kernel ends all others with it. A task has
+no capabilities, and no user namespaces to get some in, where bubblewrap can forbid those (0.8 and
 later).
 """
 

@@ -7,7 +7,7 @@ and no other program (index_relay.py), and see nothing of the node.
 What they may write to are mounts there, which cannot be moved or exchanged; where those lie, and
 the record that the node keeps beside them, they do not see.
 
-docs/environments.md says what comes from where.
+docs/explanation/environments.md says what comes from where.
 """
 
 from __future__ import annotations

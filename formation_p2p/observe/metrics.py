@@ -1,4 +1,4 @@
-"""What a node counts, for Prometheus. docs/metrics.md says what each means.
+"""What a node counts, for Prometheus. docs/reference/metrics.md says what each means.
 
 Everything is read off the events that the peer is handed and the effects that it decides, in the
 batches in which they come: a thousand small tasks cost a few dozen additions. What can be read

@@ -185,7 +185,7 @@ class Schema:
     application_id: int
     migrations: tuple[Migration, ...]
     # Whether a commit is on the disk when it returns, and survives a power cut too: see
-    # docs/durability.md for what that costs.
+    # docs/explanation/jobs.md for what that costs.
     synchronous: bool = True
     # The check reads the file once. One so large that this does not do is used unchecked: what is
     # damaged is then found when it is read.

@@ -1,1 +1,2 @@
-"""Routers of every common kind, in network namespaces, and nodes behind them (docs/reach.md)."""
+"""Routers of every common kind, in network namespaces, and nodes behind them
+(docs/explanation/reach.md)."""

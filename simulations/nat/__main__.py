@@ -5,9 +5,9 @@
     python -m simulations.nat --only throughput,rebind   these scenarios alone
 
 It prints one line of JSON with, for each pair of routers, `first_task_s`, `path` and `task_p50_ms`,
-and with what else docs/reach.md lists. Exit code 1: something is not as it must be, which
-`violations` names. It needs root, iproute2 and nftables; where it cannot run it says so and ends
-with 0, or with 1 where `--require` is given.
+and with what else docs/explanation/reach.md lists. Exit code 1: something is not as it must be,
+which `violations` names. It needs root, iproute2 and nftables; where it cannot run it says so and
+ends with 0, or with 1 where `--require` is given.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ ALL: Final[Mapping[Name, Callable[[Lab, Path], dict[str, Any]]]] = {
     "lan": lan,
     "abuse": abuse,
 }
-# The lowest or the highest that a figure may be (docs/reach.md).
+# The lowest or the highest that a figure may be (docs/explanation/reach.md).
 AT_LEAST: Final = {"relayed_mb_s": 100.0}
 AT_MOST: Final = {
     "upgrade_lost": 0,

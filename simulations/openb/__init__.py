@@ -1,1 +1,2 @@
-"""GPU packing on Alibaba's trace, against the published results of others (docs/packing.md)."""
+"""GPU packing on Alibaba's trace, against the published results of others
+(docs/explanation/placement.md)."""

@@ -93,7 +93,9 @@ def read(pods: str, folder: Path = DATA) -> Trace:
     try:
         return Trace(machines, tuple(map(_pod, _rows(path))))
     except KeyError as error:
-        raise ValueError(f"{path} has no column {error}; docs/packing.md names them") from error
+        raise ValueError(
+            f"{path} has no column {error}; docs/explanation/placement.md names them"
+        ) from error
 
 
 def with_models(trace: Trace, count: int) -> Trace:

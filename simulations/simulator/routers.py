@@ -1,8 +1,9 @@
 """Routers between simulated nodes: who can dial whom, through which gate, and what is punched.
 
-What each kind lets in is measured (`docs/reach.md`): a full cone router whatever comes to a port
-that a node behind it has used; the others nothing that was not asked for. Two cone routers, or any
-with a full cone one, can be punched; a symmetric one with a cone or a symmetric one cannot.
+What each kind lets in is measured (`docs/explanation/reach.md`): a full cone router whatever comes
+to a port that a node behind it has used; the others nothing that was not asked for. Two cone
+routers, or any with a full cone one, can be punched; a symmetric one with a cone or a symmetric one
+cannot.
 
 Simplified: a connection lives until an end of it, its gate or a router's table goes; a router
 gives every node one port. The exchange that punches is not said: what comes of it is looked up.
@@ -356,7 +357,7 @@ class Routers:
 
 def punches(a: Router | None, b: Router | None) -> bool:
     """Whether two nodes behind these come to a connection without a gate: the table of
-    `docs/reach.md`."""
+    `docs/explanation/reach.md`."""
     if a is None or b is None or a is b:
         return True
     kinds = {a.kind, b.kind}

@@ -67,7 +67,7 @@ def test_the_units_run_commands_that_there_are_and_let_them_have_what_workers_ne
     assert PROGRAM.sub("formation", service["ExecStart"]) == "formation %i $OPTIONS"
     assert set(NODES) <= set(app.commands)
     assert (service["Delegate"], service["OOMPolicy"]) == ("yes", "continue")
-    # bubblewrap does not start under any of these: see docs/deploy.md.
+    # bubblewrap does not start under any of these: see docs/how-to/deploy.md.
     forbidden = {
         *("ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProcSubset"),
         *("RestrictNamespaces", "ProtectControlGroups", "SystemCallFilter", "PrivateDevices"),

@@ -648,7 +648,7 @@ class Folder:
 def test_a_hostile_worker_chooses_what_an_instance_has_and_the_caller_what_is_done_with_it() -> (
     None
 ):
-    """As docs/security.md says."""
+    """As docs/explanation/security.md says."""
     chosen = Folder(Path("/chosen/by/the/worker"))
     chosen.more = [Folder(Path("/"))]  # type: ignore[attr-defined]
     RAN.clear()

@@ -309,7 +309,7 @@ async def test_metrics_and_their_document_agree(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
         text = "".join([await asyncio.to_thread(fetched, n) for n in (world.bob, world.alice)])
-    document = (ROOT / "docs/metrics.md").read_text()
+    document = (ROOT / "docs/reference/metrics.md").read_text()
     reported = set(re.findall(r"^# TYPE (formation_\w+) (\w+)$", text, re.MULTILINE))
     reported = {pair for pair in reported if not pair[0].endswith("_created")}
     written = set(

@@ -36,7 +36,7 @@ def test_the_job_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / f"{name}.csv").write_text("1")
-    text = block("docs/jobs.md", "toml", 'name = "sweep"').text
+    text = block("docs/explanation/jobs.md", "toml", 'name = "sweep"').text
     job = parse_job_file(text, tmp_path)
     assert [task.label for task in job.tasks] == [
         "prepare-data-a.csv",
@@ -55,15 +55,15 @@ def test_the_job_file_is_one(tmp_path: Path) -> None:
 
 
 def test_the_program_makes_the_plan() -> None:
-    text = block("docs/jobs.md", "python", "plan = derive(").text
+    text = block("docs/explanation/jobs.md", "python", "plan = derive(").text
     names: dict[str, Any] = {}
-    exec(compile(text, "docs/jobs.md", "exec"), names)
+    exec(compile(text, "docs/explanation/jobs.md", "exec"), names)
     plan = names["plan"]
     assert [len(task.after) for task in plan.tasks] == [0, 1, 1, 1, 1, 1, 5, 5]
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
-    text = " ".join(text_of("docs/jobs.md").split())
+    text = " ".join(text_of("docs/explanation/jobs.md").split())
     least = format_bytes(MIN_MEMORY_BYTES).replace("MiB", " MiB")
     for said in (
         f"at most {MAX_TASKS:,} tasks and {MAX_EDGES:,} dependencies",
@@ -107,23 +107,24 @@ def numbers() -> str:
     ids=["worker", "scheduler", "back-off", "numbers"],
 )
 def test_the_tables_in_the_document_are_those_of_the_code(part: str) -> None:
-    assert part in text_of("docs/leases.md"), f"docs/leases.md should have:\n\n{part}\n"
+    document = "docs/explanation/leases.md"
+    assert part in text_of(document), f"{document} should have:\n\n{part}\n"
 
 
 # -- states ------------------------------------------------------------------------------
 
 
 def rows() -> dict[str, list[dict[str, set[str]]]]:
-    """Those of docs/states.md, by file."""
+    """Those of docs/reference/states.md, by file."""
     found: dict[str, list[dict[str, set[str]]]] = {}
     table = re.compile(r"^\| [^|]+ \| ([^|]*→[^|]*) \| `([^`]+)` \|$", re.M)
-    for cell, file in table.findall(text_of("docs/states.md")):
+    for cell, file in table.findall(text_of("docs/reference/states.md")):
         found.setdefault(file, []).append(read_ways(cell))
     return found
 
 
 def test_the_documents_have_every_table_of_states_of_the_code_as_it_is() -> None:
-    assert events_table(task_run.TRANSITIONS) in text_of("docs/jobs.md")
+    assert events_table(task_run.TRANSITIONS) in text_of("docs/explanation/jobs.md")
     assert rows() == tables_of_the_code()
 
 
@@ -153,4 +154,4 @@ def test_the_numbers_of_trust_are_those_of_the_code() -> None:
         f"The gate `trust>={EXECUTE_MILLI / 1000:g}`",
         f"refuses requests of peers below {TRUST.submit_milli / 1000:g}.",
     ):
-        assert row in text_of("docs/trust.md")
+        assert row in text_of("docs/explanation/trust.md")

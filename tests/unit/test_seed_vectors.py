@@ -13,7 +13,8 @@ for system in ("formation", "hypha", "icn", "cmacatalyst"):
     import_module(f"tests.unit.seed_{system}")
 
 # What is not done here: gossip is declined (docs/decisions/0021-wants-come-to-workers.md), and
-# workers that speak HTTP only are not chosen by what they say of their load (docs/gateway.md).
+# workers that speak HTTP only are not chosen by what they say of their load
+# (docs/how-to/gateway.md).
 DECLINED: Final = ("hypha/gossip_no_peers", "cmacatalyst/router_score")
 
 VECTORS: Final = vectors()

@@ -105,7 +105,9 @@ def check_cgroups(
 ) -> Finding:
     """`parent` is where this process may make groups, with these controllers; `unfiltered` is why
     tasks are not kept from taking more cores by a system call."""
-    delegate = "run the node as a service with Delegate=yes (docs/deploy.md), or by systemd-run"
+    delegate = (
+        "run the node as a service with Delegate=yes (docs/how-to/deploy.md), or by systemd-run"
+    )
     missing = [each for each in CONTROLLERS if each not in controllers]
     cores = "cores are advisory" if unfiltered else "tasks keep to whole cores"
     cores = f"; {cores}" if "cpu" in missing else ""

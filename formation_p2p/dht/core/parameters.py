@@ -70,7 +70,8 @@ class DhtParameters:
 
     # Refresh. Records are kept by the peers nearest to a key, so these have to know each other.
     own_refresh_s: float = 600.0
-    # At 10,000 nodes, ten minutes made refreshing 40 % of all messages (docs/performance.md).
+    # At 10,000 nodes, ten minutes made refreshing 40 % of all messages
+    # (docs/explanation/performance.md).
     bucket_refresh_s: float = 1800.0
     # Nodes that started together drift apart. A bucket so near to being due has its turn.
     refresh_jitter: tuple[float, float] = (0.8, 1.0)

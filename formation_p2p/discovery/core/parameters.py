@@ -10,7 +10,8 @@ from formation_p2p.records.core.buckets import ShardParameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryParameters:
-    """The defaults of `ttl_s` and `replicas` are measured (docs/performance.md, "Announcements").
+    """The defaults of `ttl_s` and `replicas` are measured (docs/explanation/performance.md,
+    "Announcements").
 
     A worker that dies without a word is offered for at most `ttl_s`. It publishes itself again
     at `republish_s` with each of the `replicas` peers nearest to each of its names: longer than
@@ -70,12 +71,12 @@ class DiscoveryParameters:
     # one shard is enough wherever most of its members suit.
     wanted: int = 8
     # Where what is free decides who is best, of so many: with more, hardly anything is gained
-    # (docs/packing.md).
+    # (docs/explanation/placement.md).
     wanted_roomy: int = 16
     # Lookups for one search. Two are the rule; with so many it has seen 200 workers.
     max_steps: int = 12
     # And while none with room has been found. Most of what there is to gain by looking on, at half
-    # of the price of 48 (docs/packing.md).
+    # of the price of 48 (docs/explanation/placement.md).
     max_steps_to_room: int = 24
     # Other buckets tried where the first has too few that suit.
     max_buckets_tried: int = 3

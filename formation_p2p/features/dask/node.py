@@ -51,8 +51,9 @@ class DaskNode(GangNode):
         `workers` is how many there are, or the fewest and the most: it grows and shrinks with the
         work then. Each has `needs`, and `threads`, as many as cores by default. With `state`, a
         folder, graphs that are submitted and results that are marked by `cluster.keep` outlive the
-        scheduler, and this program. Results are data unless `trust_results` (docs/clusters.md).
-        The keyword arguments are those of `GangKwargs`; they change `options`.
+        scheduler, and this program. Results are data unless `trust_results`
+        (docs/explanation/clusters.md). The keyword arguments are those of `GangKwargs`; they change
+        `options`.
 
         Raises InvalidInput, ImportError without the extra `dask`; where it is awaited, Unplaceable,
         and RuntimeError where a member cannot run Dask.

@@ -71,7 +71,7 @@ MAX_EXTENSION_BYTES: Final = 256
 MAX_BESIDE_BYTES: Final = 16 * KIB
 # A want is needs with labels, eight addresses of a relay's length, and a grant, under a signature.
 MAX_WANT_BYTES: Final = 6 * KIB
-# Peers that are to hear one want that is spread (docs/placement.md).
+# Peers that are to hear one want that is spread (docs/explanation/placement.md).
 MAX_REACH: Final = 300
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000

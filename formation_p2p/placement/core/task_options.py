@@ -110,14 +110,16 @@ class PlacementKwargs(TypedDict, total=False):
     """Take no worker that asks more for a core-hour, in millionths of the network's currency unit.
     Workers do not learn it."""
     policy: str | PlacementPolicy
-    """Ranks the workers: by name, as docs/placement.md lists them, or a policy of your own."""
+    """Ranks the workers: by name, as docs/explanation/placement.md lists them, or a policy of your
+    own."""
     hints: Hints | str | Iterable[str]
-    """Where the tasks should run: Hints, or texts such as `region=eu` (docs/locality.md)."""
+    """Where the tasks should run: Hints, or texts such as `region=eu`
+    (docs/explanation/placement.md)."""
     scope: Scope | str
-    """The widest circle around this node that tasks may go to (docs/locality.md)."""
+    """The widest circle around this node that tasks may go to (docs/explanation/placement.md)."""
     env: Env | Environment | str | PathLike[str] | Iterable[str] | Mapping[str, Any] | None
     """The packages that tasks find installed: an Env, a list of requirements, or the path of a
-    requirements.txt, pyproject.toml, uv.lock or pylock.toml (docs/environments.md)."""
+    requirements.txt, pyproject.toml, uv.lock or pylock.toml (docs/explanation/environments.md)."""
 
 
 class GangKwargs(PlacementKwargs, total=False):
@@ -128,7 +130,8 @@ class GangKwargs(PlacementKwargs, total=False):
     python: str
     """The Python that runs the calls of its members, as for `map`."""
     priority: int
-    """From 0 to what the grant allows; work of a higher priority comes first (docs/leases.md)."""
+    """From 0 to what the grant allows; work of a higher priority comes first
+    (docs/explanation/jobs.md)."""
 
 
 class CallKwargs(PlacementKwargs, total=False):
@@ -141,7 +144,8 @@ class CallKwargs(PlacementKwargs, total=False):
     """The Python that runs calls, such as `3.12`, or `any`: the version of this process by default.
     It is one of the needs. Another version takes functions of modules, whose code it has itself."""
     priority: int
-    """From 0 to what the grant allows; work of a higher priority comes first (docs/leases.md)."""
+    """From 0 to what the grant allows; work of a higher priority comes first
+    (docs/explanation/jobs.md)."""
     attempts: int
     """How often a task that fails is tried in all, elsewhere first. An attempt whose worker is
     lost does not count."""
@@ -149,23 +153,23 @@ class CallKwargs(PlacementKwargs, total=False):
     """The limit of one attempt."""
     max_result: int | str
     """The most that one call returns, with all that it holds: bytes, or a text such as `4GiB`. A
-    larger result stays with its worker for an hour (docs/data.md). 1 GiB by default."""
+    larger result stays with its worker for an hour (docs/explanation/data.md). 1 GiB by default."""
     speculate: bool
     """Whether a task that takes much longer than the others gets a second attempt on another
     worker meanwhile; the first result counts."""
     quorum: Quorum | str | Mapping[str, object] | None
     """How many workers are to agree on the result of each task: a Quorum, or a text such as
-    `2 of 3` (docs/quorum.md)."""
+    `2 of 3` (docs/explanation/trust.md)."""
     rebalance: bool
     """Whether a task that has saved moves while it runs, where another worker suits it much better:
-    one that has its data, has less to do, or is cheaper (docs/checkpoints.md)."""
+    one that has its data, has less to do, or is cheaper (docs/how-to/checkpoints.md)."""
     linger_s: float | None
     """How long workers stay leased after the last task, so that later ones find them warm: 1.5 s
     for `map` and executors by default, a quarter of a second for tasks, a minute at most. Others
     who ask for the room get it at once."""
     find: Find | str
     """How workers are looked for: `dht`, `notice`, `dht+notice` or `announce`
-    (docs/placement.md)."""
+    (docs/explanation/placement.md)."""
 
 
 class TaskOptionKwargs(CallKwargs, total=False):
@@ -175,13 +179,13 @@ class TaskOptionKwargs(CallKwargs, total=False):
     """From the submission: what has not ended by then is given up."""
     copies: int
     """How many workers are to hold the outputs of each task, from 1 to 3, before it has succeeded:
-    its own, and others that may (docs/data.md)."""
+    its own, and others that may (docs/explanation/data.md)."""
     on_behalf: bytes
     """The grant of another member whom the tasks are for, as those of a gateway are: workers judge
     them by what that and this node's own grant both allow."""
     learn: bool
     """Whether memory that `needs` do not give is estimated from earlier runs of the same kind, and
-    recorded for later ones (docs/jobs.md)."""
+    recorded for later ones (docs/explanation/jobs.md)."""
 
 
 def _check_kind(name: str, value: object, kind: type | UnionType, wanted: str) -> None:

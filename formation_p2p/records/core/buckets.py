@@ -148,7 +148,7 @@ class ShardParameters:
 
     # A shard with more members splits. Half as many, in each of the two, are twice what a query
     # asks for (`DiscoveryParameters.wanted`), and with 32 the busiest of 100,000 peers that store
-    # shards holds 7 times the mean, where 64 would make it 11 (docs/performance.md).
+    # shards holds 7 times the mean, where 64 would make it 11 (docs/explanation/performance.md).
     split: int = 32
     # A shard with fewer members goes up into the one above, if that has room for them and as many
     # again: well below `split`, so that workers who come and go do not move up and down for ever.

@@ -7,7 +7,8 @@ Others are heard by as much as they have themselves done for this node. A peer t
 has no voice, and vouching gives none: however many identities vouch for each other, they change
 no score. All voices together count for no more than a few experiences of one's own, as many as one
 fully trusted voice has alone, so that a thousand voices can do no more than one. A stranger
-with none but the worst opinions has 300, and so is given a try. docs/trust.md has the arithmetic.
+with none but the worst opinions has 300, and so is given a try. docs/explanation/trust.md has the
+arithmetic.
 
 Source: Jøsang and Ismail, "The beta reputation system", 2002, sections 3.1 (rating) and 3.3
 (discounting).

@@ -40,7 +40,7 @@ class Quorum:
     No two of these have the same organisation, invitation or subnet, as `apart` says; `alike` names
     what they have in common, such as `arch` where results are floats. With a `check`, the answer of
     a worker that has proved itself counts alone, but for this share of them or more: see
-    docs/quorum.md. Raises InvalidInput.
+    docs/explanation/trust.md. Raises InvalidInput.
     """
 
     need: int

@@ -104,10 +104,10 @@ class GangNode(Enterable):
 
         `driver` runs the tasks of all members: `python` for `run` and `call`, `process` for
         programs. `arrange` is how they lie, `on_loss` whether a member that is lost is replaced, or
-        the gang ends (docs/clusters.md). With `network="gang"` the tasks are in a network of their
-        own, in which each is a host: m0, m1 and so on. The keyword arguments are those of
-        `GangKwargs`; they change `options`. Raises InvalidInput; where it is awaited, Unplaceable,
-        NodeClosed.
+        the gang ends (docs/explanation/clusters.md). With `network="gang"` the tasks are in a
+        network of their own, in which each is a host: m0, m1 and so on. The keyword arguments are
+        those of `GangKwargs`; they change `options`. Raises InvalidInput; where it is awaited,
+        Unplaceable, NodeClosed.
         """
         self._lifecycle.check_loop()
         chosen = options_of(kwargs, options, takes=GangKwargs, call="gang")

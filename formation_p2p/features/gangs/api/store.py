@@ -37,9 +37,9 @@ class StoreTimeout(StoreRefused, TimeoutError):
 
 
 class GangStore:
-    """Values are bytes under keys, which all members see (docs/clusters.md). Text is written in
-    UTF-8. Its methods raise StoreRefused, StoreTimeout where that is the reason, InvalidInput for a
-    key that it cannot have, NodeClosed; TunnelError where the gang is over."""
+    """Values are bytes under keys, which all members see (docs/explanation/clusters.md). Text is
+    written in UTF-8. Its methods raise StoreRefused, StoreTimeout where that is the reason,
+    InvalidInput for a key that it cannot have, NodeClosed; TunnelError where the gang is over."""
 
     def __init__(self, bridge: Bridge, gang_id: str) -> None:
         self._bridge = bridge

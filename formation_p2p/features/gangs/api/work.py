@@ -231,7 +231,7 @@ class SliceRun(Generic[R]):
 
 
 class GangWork(GangBase):
-    """The part of `Gang` that divides work among its members (docs/clusters.md)."""
+    """The part of `Gang` that divides work among its members (docs/explanation/clusters.md)."""
 
     @property
     def pool(self) -> Pool:

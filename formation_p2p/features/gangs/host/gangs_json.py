@@ -1,5 +1,6 @@
 """The gangs of a running node, as JSON for other programs of its user, and for Prometheus: those
-that it owns, and the members of gangs that it is. docs/metrics.md says what each metric means.
+that it owns, and the members of gangs that it is. docs/reference/metrics.md says what each metric
+means.
 """
 
 from __future__ import annotations

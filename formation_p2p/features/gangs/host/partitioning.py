@@ -1,5 +1,5 @@
 """Strategies by the names that people write: those built in, and those of installed packages, which
-offer them in the entry point group `formation_p2p.partitioners` (docs/clusters.md)."""
+offer them in the entry point group `formation_p2p.partitioners` (docs/explanation/clusters.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What follows the loss of a gang's member, by the names that people write: those built in, and
 those of installed packages, in the entry point group `formation_p2p.recoveries`
-(docs/clusters.md)."""
+(docs/explanation/clusters.md)."""
 
 from __future__ import annotations
 

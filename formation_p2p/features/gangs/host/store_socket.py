@@ -369,7 +369,7 @@ class _Program:
             case ["watch", key]:
                 await self._unless_gone(partial(self._watch, self._link(), check_key(key)))
             case _:
-                raise ValueError("this is not a request; docs/clusters.md lists them")
+                raise ValueError("this is not a request; docs/explanation/clusters.md lists them")
 
     async def _ask(self, request: Callable[[int], StoreRequest], timeout_s: float = 0) -> None:
         answers: list[Answer] = []

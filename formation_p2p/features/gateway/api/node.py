@@ -33,8 +33,8 @@ class GatewayNode(ServiceNode):
     ) -> str:
         """Serve services, jobs, the plan's interface and the page over HTTP, until the node is
         left. Returns its URL. On loopback anyone of this machine may use it, elsewhere who has a
-        token (docs/gateway.md). People of the regions of `near` are sent to those URLs, and who
-        says no region to the nearest; this one is in `region`. Raises InvalidInput, LocalError
+        token (docs/how-to/gateway.md). People of the regions of `near` are sent to those URLs, and
+        who says no region to the nearest; this one is in `region`. Raises InvalidInput, LocalError
         where that address is taken, ImportError without the extra `gateway`."""
         self._lifecycle.check_loop()
         from formation_p2p.api.node import Node
