@@ -22,6 +22,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 COMPILED := $(VENV)/.compiled
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALLED_GATEWAY := $(VENV)/.installed-gateway
+INSTALLED_DOCS := $(VENV)/.installed-docs
 # What we are compared with, in an environment of its own.
 PEERS := .bench
 PEERS_TXT := benchmarks/peers.txt
@@ -36,7 +37,7 @@ PROTOS := formation_p2p/dht/core/kad.proto formation_p2p/reach/core/autonat.prot
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-services ready test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement bench-clusters bench-services chaos soak nat clean
+.PHONY: help demo demo-services ready test test-pure test-whole interop lint format docs proto bench-dht bench-dispatch bench-data bench-placement bench-clusters bench-services chaos soak nat clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -54,6 +55,7 @@ help:
 	@echo "make chaos   1,000 small clusters and all that can befall them (ARGS=--json)"
 	@echo "make soak    a small network under kills and attacks at once (ARGS='--minutes 5 --json')"
 	@echo "make nat     real nodes behind routers of every kind; needs root and nftables (ARGS=--json)"
+	@echo "make docs    the site, into site/: strictly, without a network"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make format  have ruff rewrite the files"
 	@echo "make proto   generate the protobuf modules again"
@@ -100,6 +102,10 @@ format: $(INSTALLED_DEV)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# It tells of the successor of its theme, at length, each time.
+docs: $(INSTALLED_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 proto: $(PROTO_VENV)/.installed
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)
 
@@ -131,7 +137,7 @@ nat: $(INSTALLED_DEV)
 	@$(BIN)/python -m simulations.nat $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) .interop build dist *.egg-info .coverage .hypothesis
+	rm -rf $(VENV) $(PEERS) .interop build dist site *.egg-info .coverage .hypothesis
 	rm -rf .mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -149,6 +155,10 @@ $(INSTALLED_DEV): setup.cfg pyproject.toml $(INSTALLED)
 
 $(INSTALLED_GATEWAY): setup.cfg pyproject.toml $(INSTALLED)
 	@$(INSTALL) $(VENV) -e '.[gateway]'
+	@touch $@
+
+$(INSTALLED_DOCS): setup.cfg pyproject.toml $(INSTALLED)
+	@$(INSTALL) $(VENV) -e '.[docs]'
 	@touch $@
 
 # All that tests import, once: in a new environment each of their processes would compile it for
