@@ -8,8 +8,9 @@ told, what it wants done and what it says to other peers are closed here.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from formation_p2p.core.identity import Identity
 from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEffect, ToGangs
@@ -26,6 +27,7 @@ from formation_p2p.leases.core.messages import KernelMessage
 from formation_p2p.peer.core.effects import KernelEffect, KernelUserEffect
 from formation_p2p.peer.core.events import KernelEvent
 from formation_p2p.peer.core.parameters import KernelParameters
+from formation_p2p.peer.core.part import Part
 from formation_p2p.peer.core.peer import Kernel
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network import Network
@@ -52,7 +54,7 @@ DEFAULT_PARAMETERS: Final = PeerParameters()
 
 
 class Peer(Kernel[PeerEvent, PeerEffect]):
-    """The whole peer. See Kernel."""
+    """The whole peer. See Kernel. `others` make the parts of features of other packages."""
 
     def __init__(
         self,
@@ -64,9 +66,11 @@ class Peer(Kernel[PeerEvent, PeerEffect]):
         name: str = "",
         membership: Membership | None = None,
         read: Read = read_plain,
+        others: Iterable[Callable[[Kernel[Any, Any]], Part]] = (),
     ) -> None:
         super().__init__(identity, network, rng, reputation, parameters, name, membership, read)
         self.gangs = Gangs(self, parameters.gang)
         self.services = Services.of(self, parameters.services)
         self.quotas = Quotas(self, parameters.escrow)
-        self._assemble(self.gangs.part, self.services.part, self.quotas.part)
+        parts = self.gangs.part, self.services.part, self.quotas.part
+        self._assemble(*parts, *(part(self) for part in others))

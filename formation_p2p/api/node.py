@@ -36,6 +36,7 @@ from formation_p2p.machine.core.capability import Limits
 from formation_p2p.machine.hardware import Hardware
 from formation_p2p.machine.names import peer_meant
 from formation_p2p.peer.core.story import StoryEntry
+from formation_p2p.peer.feature import FEATURES
 from formation_p2p.placement.core.decision import Decision, Discovery
 from formation_p2p.placement.core.task_options import (
     DEFAULT_OPTIONS,
@@ -311,6 +312,15 @@ class Node(GatewayNode, ServiceNode, DaskNode, GangNode, CallingNode):
         """The way of a task that was submitted here: which workers were found, asked and refused,
         where it ran, and when. Of the last tasks, some thousands; empty for any other."""
         return await self._bridge.look(lambda shell: shell.peer.story(task_id))
+
+    def feature(self, name: str) -> Any:
+        """What a package that is installed beside this one, and offers the feature `name`, has for
+        programs (peer/feature.py). Raises InvalidInput where no package does."""
+        self._lifecycle.check_loop()
+        found = FEATURES.get(name)
+        if found is None or found.api is None:
+            raise InvalidInput("feature", f"no package offers programs {name!r}; install one")
+        return found.api(self._bridge)
 
     async def neighbours(self) -> int:
         """How many peers this node knows to be there; 0 until the first, such as a gate, has

@@ -20,6 +20,7 @@ from formation_p2p.api.sync_loop import (
     calls,
     job_of,
     made,
+    waited,
     waits,
 )
 from formation_p2p.core.identity import PeerId
@@ -129,6 +130,7 @@ class SyncNode(SyncGateway, SyncServices, SyncDask, SyncGangs, Synchronous[Node]
     workers = waits(Node.workers)
     explain = waits(Node.explain)
     discover = waits(Node.discover)
+    feature = made(Node.feature, waited)
     neighbours = waits(Node.neighbours)
     incompatible = waits(Node.incompatible)
     troubles = waits(Node.troubles)

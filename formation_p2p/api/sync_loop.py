@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent import futures
@@ -121,6 +122,20 @@ class Synchronous(Generic[S_co]):
     def __init__(self, wrapped: S_co, loop: SyncLoop) -> None:
         self._wrapped = wrapped
         self._loop = loop
+
+
+class Waited(Synchronous[Any]):
+    """What a package made for programs of asyncio: a call of a coroutine function waits for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._wrapped, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return lambda *args, **kwargs: self._loop.run(lambda: found(*args, **kwargs))
+
+
+def waited(loop: SyncLoop, make: Callable[[], object]) -> Waited:
+    return Waited(loop.call(make), loop)
 
 
 # Each makes a method from one of what is wrapped, with its signature and documentation.

@@ -23,6 +23,7 @@ from formation_p2p.command.exits import FAULT, IN_WORDS, SIGNALLED, USAGE, code_
 from formation_p2p.command.logs import logged
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import FormationError
+from formation_p2p.machine.entry_points import Offered
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -110,6 +111,10 @@ _COMMANDS: Final = {
 }
 
 
+# Of other packages (peer/feature.py). To look for them takes 10 ms: for names that are not above.
+_OFFERED: Final = Offered[click.Command]("formation_p2p.commands", {})
+
+
 class _Commands(MutableMapping[str, click.Command]):
     """By their names; each is imported when it is first looked at."""
 
@@ -117,8 +122,9 @@ class _Commands(MutableMapping[str, click.Command]):
         self._loaded: dict[str, click.Command | None] = dict.fromkeys(_COMMANDS)
 
     def __getitem__(self, name: str) -> click.Command:
-        if (loaded := self._loaded[name]) is None:
-            loaded = self._loaded[name] = _COMMANDS[name].load(name)
+        if (loaded := self._loaded.get(name)) is None:
+            command = _COMMANDS.get(name)
+            loaded = self._loaded[name] = command.load(name) if command else _OFFERED[name]
         return loaded
 
     def __setitem__(self, name: str, command: click.Command) -> None:
@@ -128,7 +134,7 @@ class _Commands(MutableMapping[str, click.Command]):
         del self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._loaded
+        return name in self._loaded or name in _OFFERED
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._loaded)
@@ -155,6 +161,9 @@ class _Formation(CommandGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.brief) for name, each in _COMMANDS.items()])
+        if _OFFERED:
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl([(name, _OFFERED.package(name)) for name in _OFFERED])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from formation_p2p.assembly import PeerEvent, UserEffect
+from formation_p2p.assembly import PeerEvent
 from formation_p2p.leases.lease_runs import Around
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.trust.core.network import Network
@@ -31,7 +31,7 @@ class Means:
     exchange: Exchange
     do: Callable[..., None]
     feed: Callable[[PeerEvent], None]
-    tell: Callable[[UserEffect], None]
+    tell: Perform
 
 
 @dataclass(frozen=True, slots=True)

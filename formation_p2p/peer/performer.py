@@ -55,6 +55,7 @@ from formation_p2p.peer.core.effects import (
 )
 from formation_p2p.peer.core.events import RateMeasured
 from formation_p2p.peer.core.part import types_of
+from formation_p2p.peer.feature import FEATURES
 from formation_p2p.peer.node_part import Means, performs
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.reach.reach_in_words import ShutWarning
@@ -267,12 +268,15 @@ class Performer:
         self._do = do
         self._tell = tell
         self.requests = DhtRequests(stack, do, feed)
-        self.features = Features(Means(config, stack, exchange, do, feed, tell))
-        around = [each.around for each in self.features.parts if each.around is not None]
+        means = Means(config, stack, exchange, do, feed, tell)
+        self.features = Features(means)
+        others = (each.beside(means) for each in FEATURES.values() if each.beside is not None)
+        self.parts = (*self.features.parts, *others)
+        around = [each.around for each in self.parts if each.around is not None]
         self.leases = LeaseRuns(config.scratch_root, exchange.private, do, feed, around)
         # Each effect is performed by the kernel, or by exactly one feature.
         self.performs = performs(self._perform, *types_of(KernelEffect))
-        for part in self.features.parts:
+        for part in self.parts:
             assert not self.performs.keys() & part.performs.keys(), "one effect, two parts"
             self.performs |= part.performs
         self._fetches = ResultFetches(exchange.private, config.journal, feed)

@@ -33,6 +33,7 @@ from formation_p2p.net.protocols.rate import RateServer
 from formation_p2p.peer.core import events
 from formation_p2p.peer.core.charter_news import CharterSpread
 from formation_p2p.peer.core.effects import RejectRequest, is_of_record
+from formation_p2p.peer.feature import FEATURES
 from formation_p2p.peer.performer import Performer
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.reach.core.own_addresses import Reached
@@ -89,6 +90,7 @@ class Shell:
             config.name,
             membership,
             answers.read,
+            [each.part for each in FEATURES.values()],
         )
         self._config = config
         self._stack = stack
@@ -125,7 +127,7 @@ class Shell:
                 nursery.start_soon(self._look_around)
             self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
-            for part in self.features.parts:
+            for part in self._performer.parts:
                 if part.run is not None:
                     nursery.start_soon(part.run)
             if self.exchange.private is not None:
@@ -164,7 +166,7 @@ class Shell:
         self.exchange.grant = network.grant
         if self.exchange.private is not None:
             self.exchange.private.remote.grant = network.grant
-        for part in self.features.parts:
+        for part in self._performer.parts:
             if part.renewed is not None:
                 part.renewed(network)
         self.feed(events.Renewed(network))

@@ -341,7 +341,8 @@ class Kernel(Generic[E, F]):
     def _dispatch(self, event: object, now: Moment) -> Sequence[Effect]:
         match event:
             case Received(sender, message):
-                return self.table.reads[type(message)](sender, message, now) or ()
+                read = self.table.reads.get(type(message))
+                return () if read is None else read(sender, message, now) or ()
             case Undelivered():
                 return told(event, self.table.undelivered, now)
             case Disconnected(peer_id):

@@ -1,4 +1,4 @@
-"""Drivers of other packages: installed beside this one, they go by their names."""
+"""Drivers and features of other packages: installed beside this one, they go by their names."""
 
 from __future__ import annotations
 
@@ -66,6 +66,40 @@ async def main(folder):
 
 asyncio.run(main(Path(sys.argv[1])))
 """
+# Alice publishes a motto, which a command in a process of its own reads, and Bob waves to her.
+FEATURE_STORY: Final = """
+import asyncio, subprocess, sys, time
+from pathlib import Path
+from formation_p2p import FormationError, Node
+from formation_p2p.trust.core.grants import Rights
+from formation_p2p.machine.home import Home
+
+async def main(folder):
+    home = Home(folder / "alice")
+    home.create_network()
+    async with Node.join(home=home.path, listen=["/ip4/127.0.0.1/tcp/0"]) as alice:
+        home.add_gate(alice.addresses[0])
+        invite = home.invite(Rights(int(time.time()) + 3600))
+        async with Node.join(invite, home=folder / "bob", listen=()) as bob:
+            while not await bob.neighbours():
+                await asyncio.sleep(0.05)
+            mottos = alice.feature("mottos")
+            await mottos.set("Festina lente")
+            print(await bob.feature("mottos").of(alice.peer_id))
+            address = alice.addresses[0].partition("/p2p/")[0]
+            await bob.feature("mottos").wave(alice.peer_id, address, "hello")
+            sender, words = await mottos.waved()
+            print(sender == bob.peer_id, words)
+            try:
+                bob.feature("anthem")
+            except FormationError as error:
+                print(error)
+        command = (sys.executable, "-m", "formation_p2p", "motto", alice.peer_id)
+        ran = await asyncio.create_subprocess_exec(*command, "--home", folder / "bob", stdout=-1)
+        print((await ran.communicate())[0].decode().strip())
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
 # As `set_up_drivers` is asked by `formation worker --driver NAME`.
 ASK: Final = """
 import sys
@@ -106,7 +140,13 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "forgetful = sleepy:forgetful\npillow = sleepy:pillow\n"
     )
     noisy = "[formation_p2p.drivers]\nnoisy = noisy_neighbour:set_up\nprocess = noisy_neighbour:x\n"
+    mottos = (Path(__file__).parents[1] / "support" / "mottos.py").read_text()
+    features = (
+        "[formation_p2p.features]\nmottos = mottos:FEATURE\n"
+        "[formation_p2p.commands]\nmotto = mottos:motto\n"
+    )
     wheels = (
+        wheel(folder.parent, "mottos", mottos, features),
         wheel(folder.parent, "sleepy", SLEEPY, drivers),
         wheel(folder.parent, "noisy-neighbour", "import no_such_module_anywhere", noisy),
         wheel(folder.parent, "garbled", "", ""),
@@ -174,3 +214,17 @@ def test_a_name_that_is_not_installed_is_refused_with_those_that_are(
     reported = ask(packages, tmp_path, "process slep")
     known = "process, python, wasm, container, image, forgetful"
     assert f"'slep' is not installed; there are {known}" in reported
+
+
+def test_a_feature_of_another_package_has_a_message_a_record_a_method_and_a_command(
+    packages: Path, tmp_path: Path
+) -> None:
+    told = python(packages, "-c", FEATURE_STORY, str(tmp_path)).splitlines()
+    assert told == [
+        "Festina lente",
+        "True hello",
+        "feature: no package offers programs 'anthem'; install one",
+        "Festina lente",
+    ]
+    shown = python(packages, "-m", "formation_p2p", "--help")
+    assert shown.partition("Commands of other packages:")[2].split()[:2] == ["motto", "mottos"]
