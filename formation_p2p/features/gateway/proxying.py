@@ -23,6 +23,7 @@ from formation_p2p.features.gateway.forwarding import (
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstreams
 from formation_p2p.features.gateway.sticky import COOKIE, Sticky
 from formation_p2p.features.gateway.streams import Broken, Kept, Stream, cancelled
+from formation_p2p.features.services.api.http import is_for_one_request
 from formation_p2p.features.services.core.resend import IDEMPOTENT
 
 log = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class _Exchange:
         is_old = self._head.http_version == b"1.0"
         await client.end([] if is_old else trailers_of(event.headers))
         done = stream.http.our_state is h11.DONE and stream.http.their_state is h11.DONE
-        self.is_reusable = done
+        self.is_reusable = done and not is_for_one_request(self._head.method, status)
         return status
 
     async def _switch(self, stream: Stream, response: Any) -> None:

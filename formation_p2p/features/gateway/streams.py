@@ -17,7 +17,7 @@ from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
 from formation_p2p.features.gateway.client import READ_BYTES, ClientLeft, in_words
 from formation_p2p.features.gateway.sources import Upstream
-from formation_p2p.features.services.api.http import PATIENCE_S
+from formation_p2p.features.services.api.http import PATIENCE_S, has_more
 from formation_p2p.features.services.core.turns import Turns
 
 # Ending tasks from a task that may itself be cancelled meanwhile.
@@ -261,4 +261,4 @@ async def _opened(opening: Coroutine[Any, Any, Upstream]) -> Stream:
 
 
 def _has_ended(stream: Stream) -> bool:
-    return stream.to.reader.at_eof() or stream.to.writer.is_closing()
+    return stream.to.writer.is_closing() or has_more(stream.http, stream.to.reader)

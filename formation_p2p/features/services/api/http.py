@@ -79,6 +79,27 @@ READ_BYTES: Final = 64 * KIB
 # A head with the cookies of a large site has 8 KiB.
 MAX_HEAD_BYTES: Final = 64 * KIB
 _SERVER_ERROR: Final = 500
+# Answers without a body. A careless program says one all the same, which would be the answer to
+# whoever asks next on that stream.
+_BODILESS: Final = (204, 304)
+
+
+def is_for_one_request(method: str, status: int) -> bool:
+    """Whether no other request is to follow one with this answer on its stream."""
+    return method == "HEAD" or status in _BODILESS
+
+
+def has_more(http: h11.Connection, reader: asyncio.StreamReader) -> bool:
+    """Whether more than its answer has come on a stream, or its end. It answers nobody."""
+    if http.trailing_data[0] or reader.exception() is not None:
+        return True
+    reading = reader.read(1)
+    try:
+        reading.send(None)  # it ends at once where there is something
+    except StopIteration:
+        return True
+    reading.close()
+    return False
 
 
 def client_of(service: ServiceClient) -> httpx.AsyncClient:
@@ -101,6 +122,7 @@ class _Stream:
         default_factory=lambda: h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     )
     kept_s: float = 0.0  # since when; 0 where nothing was asked on it before
+    is_for_one_request: bool = False
 
     async def send(self, event: h11.Event) -> None:
         data = self.http.send(event)
@@ -118,20 +140,17 @@ class _Stream:
         """Whether another request may follow the one that was answered."""
         if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
             return False
-        if now_s - self.opened_s >= REUSE_S or self.connection.reader.at_eof():
+        if now_s - self.opened_s >= REUSE_S or self.is_for_one_request:
+            return False
+        if has_more(self.http, self.connection.reader):
             return False
         self.http.start_next_cycle()
         self.kept_s = now_s
         return True
 
     def may_be_used(self, now_s: float) -> bool:
-        reader = self.connection.reader
-        return (
-            now_s - self.kept_s < KEEP_S
-            and now_s - self.opened_s < REUSE_S
-            and not reader.at_eof()
-            and reader.exception() is None
-        )
+        is_young = now_s - self.kept_s < KEEP_S and now_s - self.opened_s < REUSE_S
+        return is_young and not has_more(self.http, self.connection.reader)
 
 
 class ServiceTransport(httpx.AsyncBaseTransport):
@@ -172,6 +191,7 @@ class ServiceTransport(httpx.AsyncBaseTransport):
             except BaseException:
                 self._drop(stream)  # the caller has left: the replica is told
                 raise
+            stream.is_for_one_request = is_for_one_request(request.method, head.status_code)
             if head.status_code >= _SERVER_ERROR:
                 self._service.failed(stream.connection.replica)
             return httpx.Response(

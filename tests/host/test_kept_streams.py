@@ -1,0 +1,119 @@
+"""What a program says beyond its answer is no answer to whoever asks next on the same stream."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+import httpx
+import pytest
+
+from formation_p2p.features.gateway.server import GatewayServer
+from formation_p2p.features.services.api.http import ServiceTransport, has_more
+from tests.support.gateways import MemorySource, caller, program
+from tests.support.waiting import HANGS_S
+
+NEXT = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
+OWN = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nown"
+# What is asked first, and what a program says to it: all at once, or the rest after the answer.
+CASES = {
+    "two answers": ("GET", OWN + NEXT, b""),
+    "a body to HEAD": ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 51\r\n\r\n", NEXT),
+    "a body to 204": ("GET", b"HTTP/1.1 204 No Content\r\n\r\n", NEXT),
+    "a body to 304": ("GET", b"HTTP/1.1 304 Not Modified\r\n\r\n", NEXT),
+}
+
+
+@dataclass
+class Careless:
+    """A program that says more than its first answer on each connection."""
+
+    answer: bytes
+    rest: bytes
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_first = b"/first" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(self.answer if is_first else OWN)
+        await reader.readuntil(b"\r\n\r\n")  # of whoever asks next
+        writer.write(self.rest or OWN)
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_callers_of_a_gateway_get_no_answer_of_others(case: str) -> None:
+    asked, *said = CASES[case]
+    source = MemorySource()
+    async with (
+        asyncio.timeout(HANGS_S),
+        GatewayServer(source, None, "127.0.0.1:0") as gateway,
+        program(Careless(*said).serve) as port,
+        caller(gateway.address) as one,
+        caller(gateway.address) as other,
+    ):
+        source.ports["llm-inference"] = {"A": port}
+        await one.ask(asked, "/service/llm-inference/first")
+        assert (await other.ask("GET", "/service/llm-inference/")).body == b"own"
+        assert source.connects == 2
+
+
+@dataclass
+class _Service:
+    """As a client of services has it."""
+
+    port: int
+    name: str = "careless"
+    within_s: float = HANGS_S
+    connects: int = 0
+
+    async def connect(self, within_s: float | None) -> Any:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.connects += 1
+        return _Connection(reader, writer)
+
+    def failed(self, replica: str) -> None:
+        raise AssertionError("it has answered")
+
+
+@dataclass
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    replica: str = "A"
+
+    def abort(self) -> None:
+        self.writer.close()
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_requests_of_a_client_get_no_answer_of_others(case: str) -> None:
+    asked, *said = CASES[case]
+    async with asyncio.timeout(HANGS_S), program(Careless(*said).serve) as port:
+        service = _Service(port)
+        transport: Any = ServiceTransport(service)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://careless") as client:
+            await client.request(asked, "/first")
+            assert (await client.get("/")).content == b"own"
+        assert service.connects == 2
+
+
+async def test_a_stream_on_which_nothing_has_come_can_be_read() -> None:
+    http, reader = h11.Connection(h11.CLIENT), asyncio.StreamReader()
+    assert not has_more(http, reader)
+    reading = asyncio.ensure_future(reader.read(10))
+    await asyncio.sleep(0)
+    reader.feed_data(b"more")
+    assert await reading == b"more"
+    assert not has_more(http, reader)
+    reader.feed_data(b"more")
+    assert has_more(http, reader)
+
+
+@pytest.mark.parametrize("ended", ["at its end", "broken"])
+async def test_a_stream_that_has_ended_takes_no_other_request(ended: str) -> None:
+    reader = asyncio.StreamReader()
+    if ended == "broken":
+        reader.set_exception(ConnectionResetError())
+    else:
+        reader.feed_eof()
+    assert has_more(h11.Connection(h11.CLIENT), reader)
