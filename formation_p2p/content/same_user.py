@@ -31,6 +31,7 @@ from formation_p2p.core.identity import (
     peer_id_to_bytes,
 )
 from formation_p2p.machine.unix_socket import is_beside_us
+from formation_p2p.net.transport.tcp import next_client
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class ContentListener:
         with trio.socket.from_stdlib_socket(bound) as listener:
             async with trio.open_nursery() as nursery:
                 while True:
-                    accepted, _ = await listener.accept()
+                    accepted = await next_client(listener)
                     connection = sockets.socket(fileno=accepted.detach())
                     connection.setblocking(False)
                     if self.connected >= self._most or not is_beside_us(connection):

@@ -51,6 +51,7 @@ import trio
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.drivers.ports import TaskPorts
 from formation_p2p.environments.settings import certificates
+from formation_p2p.net.transport.tcp import next_client
 from formation_p2p.records.core.addresses import is_of_private_network, is_public
 
 # The same for each build, since uv keeps what it downloads by its address; nothing else listens in
@@ -133,7 +134,7 @@ class IndexRelay:
             async with trio.open_nursery() as nursery:
                 while True:
                     await places.acquire()  # the others wait in the sandbox
-                    connection, _ = await listener.accept()
+                    connection = await next_client(listener)
                     nursery.start_soon(self._connection, connection, places, limiter)
 
     async def _listening(self) -> socket.socket:

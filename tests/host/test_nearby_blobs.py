@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
@@ -106,6 +107,25 @@ async def test_a_small_file_comes_by_descriptor(
         assert to.stat().st_mode & 0o777 == 0o500
         # Its owner is asked again for one that is small.
         assert reader.store.holds(blob.cid) == (len(data) > MAX_NOT_KEPT_BYTES)
+
+
+@in_world
+async def test_a_node_without_a_descriptor_left_hands_over_files_once_it_has_some(
+    owner: Holder, reader: Holder, /, tmp_path: Path
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as waits:
+        waits.connect(address_of(KIND, owner.peer_id))
+        next_free = os.dup(waits.fileno())
+        os.close(next_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_free, hard))
+        try:
+            await trio.testing.wait_all_tasks_blocked()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    to = tmp_path / "copy"
+    await reader.exchange.copies([(to, put(owner))])
+    assert to.read_bytes() == DATA
 
 
 @in_world

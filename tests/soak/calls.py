@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import signal
 import stat
 import time
 from typing import Any
@@ -74,4 +75,11 @@ def escaped(checkout: str) -> list[str]:
         watches.append(made)
     for made in watches:
         os.close(made)
-    return [*found, "inotify"] if len(watches) == 100 else found
+    if len(watches) == 100:
+        found.append("inotify")
+    # Of those that may wait for all processes of a user, 4,096 are a task's.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN})
+    queue = ctypes.CDLL(None).sigqueue
+    if all(queue(os.getpid(), signal.SIGRTMIN, None) == 0 for _ in range(5000)):
+        found.append("signals")
+    return found

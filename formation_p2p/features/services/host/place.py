@@ -27,6 +27,7 @@ from formation_p2p.features.services.host.router import Router
 from formation_p2p.features.services.host.stream import serve_caller
 from formation_p2p.machine.folders import remove_folder
 from formation_p2p.machine.unix_socket import connected_to, reachable
+from formation_p2p.net.transport.tcp import next_client
 
 SOCKET: Final = "socket"
 USES: Final = "uses"
@@ -164,7 +165,7 @@ async def _serve(
         listening.listen(BACKLOG)
         async with trio.open_nursery() as nursery:
             while True:
-                end, _ = await listening.accept()
+                end = await next_client(listening)
                 await limiter.acquire_on_behalf_of(end)
                 its = socket.socket(fileno=end.detach())
                 its.setblocking(False)
