@@ -36,7 +36,7 @@ def test_the_job_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / f"{name}.csv").write_text("1")
-    text = block("docs/explanation/jobs.md", "toml", 'name = "sweep"').text
+    text = block("docs/how-to/job-files.md", "toml", 'name = "sweep"').text
     job = parse_job_file(text, tmp_path)
     assert [task.label for task in job.tasks] == [
         "prepare-data-a.csv",
@@ -55,22 +55,25 @@ def test_the_job_file_is_one(tmp_path: Path) -> None:
 
 
 def test_the_program_makes_the_plan() -> None:
-    text = block("docs/explanation/jobs.md", "python", "plan = derive(").text
+    text = block("docs/how-to/plans.md", "python", "plan = derive(").text
     names: dict[str, Any] = {}
-    exec(compile(text, "docs/explanation/jobs.md", "exec"), names)
+    exec(compile(text, "docs/how-to/plans.md", "exec"), names)
     plan = names["plan"]
     assert [len(task.after) for task in plan.tasks] == [0, 1, 1, 1, 1, 1, 5, 5]
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
-    text = " ".join(text_of("docs/explanation/jobs.md").split())
+    job_files, jobs = (
+        " ".join(text_of(f"docs/{page}.md").split())
+        for page in ("reference/job-files", "explanation/jobs")
+    )
     least = format_bytes(MIN_MEMORY_BYTES).replace("MiB", " MiB")
+    assert f"at most {MAX_TASKS:,} tasks and {MAX_EDGES:,} dependencies" in job_files
     for said in (
-        f"at most {MAX_TASKS:,} tasks and {MAX_EDGES:,} dependencies",
         f"the last {MAX_SAMPLES} samples of each kind, for at most {MAX_KINDS:,} kinds",
         f"plus 20 %, and at least {least}.",
     ):
-        assert said in text
+        assert said in jobs
 
 
 # -- leases ------------------------------------------------------------------------------
@@ -107,7 +110,7 @@ def numbers() -> str:
     ids=["worker", "scheduler", "back-off", "numbers"],
 )
 def test_the_tables_in_the_document_are_those_of_the_code(part: str) -> None:
-    document = "docs/explanation/leases.md"
+    document = "docs/reference/states.md"
     assert part in text_of(document), f"{document} should have:\n\n{part}\n"
 
 
@@ -124,7 +127,7 @@ def rows() -> dict[str, list[dict[str, set[str]]]]:
 
 
 def test_the_documents_have_every_table_of_states_of_the_code_as_it_is() -> None:
-    assert events_table(task_run.TRANSITIONS) in text_of("docs/explanation/jobs.md")
+    assert events_table(task_run.TRANSITIONS) in text_of("docs/reference/states.md")
     assert rows() == tables_of_the_code()
 
 
