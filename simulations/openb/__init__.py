@@ -1,2 +1,2 @@
 """GPU packing on Alibaba's trace, against the published results of others
-(docs/explanation/placement.md)."""
+(docs/explanation/performance.md)."""

@@ -3,7 +3,7 @@
     python -m simulations.openb --pods default --policy fgd packed --candidates 16 --json
 
 `random`, `bestfit` and `fgd` see all machines and are there to show that the simulation is right;
-`packed` is the library's, on a few candidates found by XOR (docs/explanation/placement.md). Where
+`packed` is the library's, on a few candidates found by XOR (docs/explanation/performance.md). Where
 the trace is not there, made-up machines and pods of the same shape take its place. `--plot` needs
 matplotlib: pip install 'formation_p2p[sim]'.
 """
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(
             f"the trace is not here: {error}; made-up machines and pods instead. "
-            "docs/explanation/placement.md says where it is to be had",
+            "docs/explanation/performance.md says where it is to be had",
             file=sys.stderr,
         )
         arguments.pods, trace = SYNTHETIC, synthetic()

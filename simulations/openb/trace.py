@@ -94,7 +94,7 @@ def read(pods: str, folder: Path = DATA) -> Trace:
         return Trace(machines, tuple(map(_pod, _rows(path))))
     except KeyError as error:
         raise ValueError(
-            f"{path} has no column {error}; docs/explanation/placement.md names them"
+            f"{path} has no column {error}; docs/explanation/performance.md names them"
         ) from error
 
 

@@ -583,7 +583,7 @@ def test_every_toml_file_is_a_catalog_or_a_job_file_or_names_an_extension(tmp_pa
     (tmp_path / "data" / "a.csv").write_text("1")
     for shown in blocks("toml"):
         project = tomllib.loads(shown.text).get("project")
-        if shown.document == "docs/explanation/services.md":
+        if shown.document == "docs/how-to/services.md":
             assert services_of(shown.text).specs
         elif project is None:
             assert parse_job_file(shown.text, tmp_path).plan().tasks

@@ -1,29 +1,46 @@
-"""What documents say of jobs, leases, states and trust is so: change one, and this tells what to
-write there."""
+"""What the reference says of states, options, keys and errors, and other pages of jobs and trust,
+is what the code says."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from formation_p2p import public
+from formation_p2p.command import exits, job_file
 from formation_p2p.command.job_file import parse_job_file
+from formation_p2p.command.task_flags import FLAGS
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.units import format_bytes
 from formation_p2p.drivers import heartbeat
+from formation_p2p.features.builds.core import formfile
+from formation_p2p.features.services.core import toml_spec
 from formation_p2p.jobs.core import task_run
+from formation_p2p.jobs.core.job_events import RetryReason
 from formation_p2p.leases.core import back_off, held_lease, lease
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
+from formation_p2p.machine.core import requirements
 from formation_p2p.peer.core import reputation_gossip as hearsay
+from formation_p2p.placement.core.names import BUILT_IN
 from formation_p2p.placement.core.policies import EXECUTE_MILLI
+from formation_p2p.placement.core.task_options import TaskOptionKwargs
 from formation_p2p.trust.core import attestation, experience
 from formation_p2p.trust.core.parameters import TrustParameters
 from formation_p2p.workload.core.derive import MAX_EDGES
-from formation_p2p.workload.core.hints import MIN_PEER_CHARS
+from formation_p2p.workload.core.find import Find
+from formation_p2p.workload.core.hints import MIN_PEER_CHARS, Kind
 from formation_p2p.workload.core.memory_estimate import MAX_KINDS, MAX_SAMPLES
+from formation_p2p.workload.core.outcome import FailureKind
+from formation_p2p.workload.core.quorum import Quorum
+from formation_p2p.workload.core.scope import Scope
 from formation_p2p.workload.core.work import MAX_TASKS, MIN_MEMORY_BYTES
 from tests.support.documents import block, text_of
+from tests.support.programs import ROOT
 from tests.support.state_tables import events_table, read_ways, tables_of_the_code
 
 TRUST = TrustParameters()
@@ -129,6 +146,75 @@ def rows() -> dict[str, list[dict[str, set[str]]]]:
 def test_the_documents_have_every_table_of_states_of_the_code_as_it_is() -> None:
     assert events_table(task_run.TRANSITIONS) in text_of("docs/reference/states.md")
     assert rows() == tables_of_the_code()
+
+
+# -- keys, options, errors ----------------------------------------------------------------
+
+
+def first_cells(page: str, heading: str = "", table: str = "") -> set[str]:
+    """What stands in backticks in the first cells of a page's rows, of the part below a heading;
+    of the table whose first row begins so, where it is named."""
+    text = text_of(f"docs/reference/{page}.md")
+    if heading:
+        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    if table:
+        text = text.split(f"\n| {table}")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| ([^|]*) \|", text, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_the_options_of_tasks_are_those_of_the_code() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (?:`(\w+)`|-) \| (?:`--([\w-]+)`|-) \|",
+        text_of("docs/reference/options.md").split("\n## ")[0],
+        re.MULTILINE,
+    )
+    assert {name for name, _, _ in rows} == set(TaskOptionKwargs.__annotations__)
+    files = {name: (key, flag.removeprefix("no-")) for name, key, flag in rows if key}
+    assert files == {name: (flag.file_key, flag.name) for name, flag in FLAGS.items()}
+
+
+def test_the_needs_and_the_values_of_options_are_those_of_the_code() -> None:
+    assert first_cells("options", "Needs") == {*requirements._FIELDS, "label.KEY"}
+    policies = {re.split(r"[(>]", each)[0] for each in first_cells("options", "Policies")}
+    assert policies == {*BUILT_IN, "trust"}
+    hints = {each.split("=")[0].split(".")[0] for each in first_cells("options", "Hints")}
+    assert hints == set(Kind)
+    assert first_cells("options", "Scopes") == {scope.name.lower() for scope in Scope}
+    assert first_cells("options", "Find") == set(Find)
+    assert first_cells("options", "Quorum") == {each.name for each in fields(Quorum)}
+
+
+def test_the_keys_of_files_are_those_of_the_code() -> None:
+    keys = {each.split(".")[0] for each in first_cells("job-files", table="key of `[[task]]`")}
+    assert keys == set(job_file._TASK_KEYS)
+    directives = first_cells("job-files", "Formfiles")
+    assert directives == {*formfile._OWN, *formfile._RUN}
+    assert first_cells("catalogs") == set(toml_spec._KEYS)
+
+
+def test_the_errors_and_exit_codes_are_those_of_the_code() -> None:
+    public_errors = {
+        name
+        for name, value in vars(public).items()
+        if isinstance(value, type) and issubclass(value, FormationError)
+    }
+    assert first_cells("errors", "Errors in Python") == public_errors - {"FormationError"}
+    assert first_cells("errors", "Failure kinds") == set(FailureKind)
+    kinds = text_of("docs/reference/errors.md").split("\n## Failure kinds")[1].split("\n## ")[0]
+    assert all(f"`{reason}`" in kinds for reason in RetryReason)
+    assert first_cells("errors", "Refusals") == {each.__name__ for each in get_args(Refusal)}
+    codes = re.findall(
+        r"^\| (\d+) \| ([^|]+) \|", text_of("docs/reference/errors.md"), re.MULTILINE
+    )
+    told = re.findall(r"^  (\d+) +(.+)$", exits.IN_WORDS, re.MULTILINE)
+    assert [code for code, _ in codes] == [code for code, _ in told]
+    assert codes[:-1] == told[:-1]
+
+
+def test_the_tests_that_the_page_of_security_names_are_there() -> None:
+    names = set(re.findall(r"`(test_\w+\.py)`", text_of("docs/explanation/security.md")))
+    assert names - {path.name for path in (ROOT / "tests").rglob("test_*.py")} == set()
 
 
 # -- trust -------------------------------------------------------------------------------

@@ -684,7 +684,7 @@ def test_it_is_written_as_it_is_named() -> None:
 
 
 def test_as_many_are_looked_at_as_were_measured() -> None:
-    """docs/explanation/placement.md says what more candidates would bring, and what their shapes
+    """docs/explanation/performance.md says what more candidates would bring, and what their shapes
     cost."""
     assert CANDIDATES == 16
     assert MAX_SHAPES == 2 * CANDIDATES

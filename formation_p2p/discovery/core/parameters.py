@@ -71,12 +71,12 @@ class DiscoveryParameters:
     # one shard is enough wherever most of its members suit.
     wanted: int = 8
     # Where what is free decides who is best, of so many: with more, hardly anything is gained
-    # (docs/explanation/placement.md).
+    # (docs/explanation/performance.md).
     wanted_roomy: int = 16
     # Lookups for one search. Two are the rule; with so many it has seen 200 workers.
     max_steps: int = 12
     # And while none with room has been found. Most of what there is to gain by looking on, at half
-    # of the price of 48 (docs/explanation/placement.md).
+    # of the price of 48 (docs/explanation/performance.md).
     max_steps_to_room: int = 24
     # Other buckets tried where the first has too few that suit.
     max_buckets_tried: int = 3

@@ -35,12 +35,13 @@ from formation_p2p.workload.core.mix import Mix, Shape
 
 # A whole idle device more on a machine weighs as much as 4 thousandths of one in fragments.
 # Twice the weight costs 0.1 per cent of a cluster's GPUs, none at all 0.3
-# (docs/explanation/placement.md).
+# (docs/explanation/performance.md).
 IDLE_PER_FRAGMENT: Final = 256
 # Tasks of a mix are counted in thousandths once they are weighed by what is scarce.
 SCARCITY_MILLI: Final = 1000
 # ...and one counts at most so many times: with 4 the scarce models are not kept, and without a
-# bound more of a cluster that is asked for far too much stays idle (docs/explanation/placement.md).
+# bound more of a cluster that is asked for far too much stays idle
+# (docs/explanation/performance.md).
 MAX_SCARCITY: Final = 8
 
 

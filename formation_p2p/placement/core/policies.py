@@ -98,7 +98,8 @@ class Balanced(Policy):
     By XOR alone a worker's share follows the gap around its key. Here each of the nearest draws a
     lot for each task, and the highest gets it: as deterministic, and a worker that joins or leaves
     moves its own tasks and hardly any others. The busiest of 50 workers has 1.24 times the mean,
-    where it has 3.3 times by XOR; docs/explanation/placement.md has the figures of larger networks.
+    where it has 3.3 times by XOR; docs/explanation/performance.md has the figures of larger
+    networks.
     """
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
@@ -192,7 +193,7 @@ def _cost(task: TaskView, candidate: Candidate) -> int:
     return profile.price_micro * weight_of(task.needs, () if isinstance(gpus, Infeasible) else gpus)
 
 
-# The nearest of those with room; docs/explanation/placement.md says what more would bring.
+# The nearest of those with room; docs/explanation/performance.md says what more would bring.
 CANDIDATES: Final = 16
 
 

@@ -2,7 +2,7 @@
 
 A worker remembers the last few tasks with GPUs that it was asked about, and announces them; a
 scheduler adds up what its candidates announce. Sixteen such memories of eight tasks place as well
-as the true distribution does (docs/explanation/placement.md), and follow it when it changes.
+as the true distribution does (docs/explanation/performance.md), and follow it when it changes.
 """
 
 from __future__ import annotations
