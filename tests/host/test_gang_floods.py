@@ -20,8 +20,8 @@ import trio.testing
 from formation_p2p.core.units import MIB
 from formation_p2p.features.gangs.core import store_messages as said
 from formation_p2p.features.gangs.core.network import LENGTH_BYTES, address_of
-from formation_p2p.features.gangs.core.store_messages import Done, pack_from_client
-from formation_p2p.features.gangs.core.tunnel import TunnelError
+from formation_p2p.features.gangs.core.store_messages import Done
+from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
 from formation_p2p.features.gangs.host import device
 from formation_p2p.features.gangs.host.network import (
     PACKET_BYTES,
@@ -33,7 +33,6 @@ from formation_p2p.features.gangs.host.network import (
 from formation_p2p.features.gangs.host.store_host import MAX_UNTOLD_BYTES
 from formation_p2p.features.gangs.host.store_host import SERVICE as STORE
 from formation_p2p.features.gangs.host.store_socket import StoreLink
-from formation_p2p.net.transport.frames import encode_frame
 from tests.host.test_gang_devices import needs_devices, networks, packet, ran, relay
 from tests.host.test_gang_stores import StoreNode
 from tests.support.gangs import GANG, TunnelNode, gang_of, read_all
@@ -268,8 +267,7 @@ async def test_keys_that_were_watched_take_nothing() -> None:
 async def test_a_member_that_does_not_read_what_it_is_told_is_given_up() -> None:
     first, second = StoreNode(), StoreNode()
     async with gang_of(first, second):
-        tunnel = await second.tunnels.open(GANG, 1, 0, STORE)
-        await tunnel.write(encode_frame(pack_from_client(said.Hello(0))))
+        tunnel = await second.tunnels.open(GANG, 1, OWNER, STORE)
         link = first.links.of(GANG, 0)
         value = os.urandom(MIB)
         for _ in range(MAX_UNTOLD_BYTES // MIB + 2):

@@ -15,10 +15,11 @@ from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.tunnels import Serve
 from tests.host.test_tunnels import asked
 from tests.support.gangs import FENCE, GANG, TunnelNode, gang_of, roster_of
+from tests.support.stacks import running
 from tests.support.waiting import in_trio, until
 
 OTHER = "f" * 32
-SERVICES = ("data", ":8080", "_store", "_net")
+SERVICES = ("data", ":8080", "_net")
 
 
 class GangNode(TunnelNode):
@@ -82,10 +83,26 @@ async def test_only_members_of_the_living_gang_reach_it(service: str) -> None:
 
 
 @in_trio
+async def test_only_members_reach_the_store_of_the_owner() -> None:
+    alice, eve, owner = GangNode(), GangNode(), GangNode()
+    async with running(eve), gang_of(alice, owner=owner):
+        member = OpenTunnel(GANG, 0, FENCE, OWNER, 0, "_store", 0)
+        assert await asked(alice, owner, member) is None
+        for stranger, opening in (
+            (eve, member),
+            (eve, replace(member, rank=OWNER, fence=0)),
+            (alice, replace(member, fence=FENCE + 1)),  # under another lease
+        ):
+            assert await asked(stranger, owner, opening) is TunnelRefusal.NOT_A_MEMBER
+        other = replace(member, gang_id=OTHER)
+        assert await asked(alice, owner, other) is TunnelRefusal.NOT_HERE
+
+
+@in_trio
 async def test_two_gangs_of_the_same_nodes_share_no_value() -> None:
-    alice, bob = GangNode(), GangNode()
-    async with gang_of(alice, bob) as roster:
-        for rank, node in enumerate((alice, bob)):
+    alice, bob, owner = GangNode(), GangNode(), GangNode()
+    async with gang_of(alice, bob, owner=owner) as roster:
+        for rank, node in ((0, alice), (1, bob), (OWNER, owner)):
             node.tunnels.join(rank, replace(roster, gang_id=OTHER))
         ours, theirs = (bob.gangs.links.of(gang_id, 1) for gang_id in (GANG, OTHER))
         answer = await ours.ask(lambda number: said.Set(number, "key", b"ours"))

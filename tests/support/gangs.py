@@ -46,7 +46,7 @@ def roster_of(
 async def gang_of(*nodes: TunnelNode, owner: TunnelNode | None = None) -> AsyncIterator[Roster]:
     """All of them run and are members, in order; one that comes again is another member too. The
     owner is a node of its own where none is given."""
-    owner = owner or TunnelNode()
+    owner = owner or type(nodes[0])()
     async with (
         trio.open_nursery() as nursery,
         running(*{id(each): each for each in (*nodes, owner)}.values()),

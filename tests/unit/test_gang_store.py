@@ -12,12 +12,10 @@ from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.features.gangs.core import store as stores
 from formation_p2p.features.gangs.core import store_messages as said
 from formation_p2p.features.gangs.core.store import (
-    COLLECT_S,
     MAX_CLIENTS,
     MAX_KEYS,
     MAX_WAITING,
     MAX_WAITING_BYTES,
-    RESTORE_S,
     Store,
 )
 from formation_p2p.features.gangs.core.store_client import (
@@ -62,7 +60,6 @@ class World:
     ranks: tuple[int | None, ...] = (0, 1)
     size: int = 2
     now_s: float = 100.0
-    is_new: bool = True
     clients: dict[int, StoreClient] = field(default_factory=dict)
     answers: dict[tuple[int, int], said.Answer] = field(default_factory=dict)
     changes: list[tuple[int, Entry]] = field(default_factory=list)
@@ -70,23 +67,18 @@ class World:
 
     def __post_init__(self) -> None:
         self.clients = {id: StoreClient() for id, _ in enumerate(self.ranks)}
-        self.start(is_new=self.is_new)
-
-    def start(self, *, is_new: bool) -> None:
-        """A store, to which all of them connect."""
-        here = frozenset(each for each in self.ranks if each is not None)
-        self.store = Store(self.size, here, self.now_s, is_new=is_new)
+        self.store = Store(self.size)
         for id in self.clients:
             self.connect(id)
 
     def connect(self, id: int) -> None:
+        self.clients[id].connected()
         self.tell(self.store.handle(Attached(id, self.ranks[id]), self.now_s))
-        self.perform(id, self.clients[id].connected())
 
-    def lose(self) -> None:
-        """The store's node, and what it had."""
-        for id, client in self.clients.items():
-            self.perform(id, client.lost())
+    def lose(self, id: int) -> None:
+        """The connection of a client."""
+        self.perform(id, self.clients[id].lost())
+        self.tell(self.store.handle(Detached(id), self.now_s))
 
     def tell(self, told: list[Tell]) -> None:
         for each in told:
@@ -235,9 +227,8 @@ def test_the_store_is_bounded() -> None:
 
 
 def test_keys_are_bounded() -> None:
-    store = Store(1, frozenset({0}), 0.0, is_new=True)
+    store = Store(1)
     store.handle(Attached(0, 0), 0.0)
-    store.handle(Came(0, said.Hello(0)), 0.0)
     for n in range(MAX_KEYS):
         store.handle(Came(0, said.Set(n, f"k{n}", b"")), 0.0)
     for request in (
@@ -343,45 +334,42 @@ def test_a_gang_that_shrinks_opens_the_barrier_for_those_who_are_left() -> None:
     world.arrive(0)
     world.arrive(1)
     assert world.answers == {}
-    world.tell(world.store.handle(Resized(2, frozenset({0, 1})), world.now_s))
+    world.tell(world.store.handle(Resized(2), world.now_s))
     assert len(world.answers) == 2
 
 
-# -- the store's node is lost ----------------------------------------------------------------------
+# -- a connection is lost --------------------------------------------------------------------------
 
 
-def test_the_next_store_goes_on_from_the_newest_copy() -> None:
-    world = World((0, 1, 2), size=3)
+def test_a_client_that_comes_back_is_told_all_anew() -> None:
+    world = World()
     world.set(0, "a", b"1")
-    world.add(1, "n", 3)
-    for id in range(3):
-        world.arrive(id)
-    world.lose()
-    world.clients[0] = StoreClient()  # the new member of rank 0 knows nothing
-    world.start(is_new=False)
-    assert value_of(world.get(0, "a")) == b"1"
-    assert result_of(world.add(0, "n", 1)) == 4
-    assert result_of(world.ask(0, said.CountKeys(80))) == 2
-    assert world.clients[0].values == world.clients[2].values
-    versions = [each.version for each in world.clients[0].values.values()]
-    assert max(versions) == 4
+    world.set(0, "b", b"1")
+    world.lose(1)
+    world.changes.clear()
+    world.ask(0, said.Delete(90, "a"))
+    world.set(0, "b", b"2")
+    world.connect(1)
+    assert [entry for id, entry in world.changes if id == 1] == [
+        Entry("a", 4, None),
+        Entry("b", 4, b"2"),
+    ]
+    assert world.clients[0].values == world.clients[1].values
 
 
 def test_what_waited_waits_on_and_what_may_have_been_done_is_said() -> None:
     world = World()
-    world.set(1, "gone", b"")
     assert world.get(1, "a", MINUTE_MS) is None
     at_barrier = world.arrive(1)
     world.clients[1].ask(said.Add(40, "n", 1))  # which does not get there
-    world.lose()
+    world.lose(1)
     assert problem_of(world.answers[1, 40]) is Problem.MOVED
-    world.lose()  # which says nothing new
-    world.clients[0] = StoreClient()
+    assert world.clients[1].lost() == []  # which says nothing new
     assert world.add(1, "later", 1) is None  # not under way yet: it is done once
-    world.start(is_new=False)
+    world.connect(1)
     assert result_of(world.answers[1, world.count]) == 1
     world.set(0, "a", b"1")
-    assert value_of(world.answers[1, 2]) == b"1"
+    assert value_of(world.answers[1, 1]) == b"1"
     world.arrive(0)
     assert world.answers[1, at_barrier] == Done(at_barrier)
 
@@ -393,61 +381,9 @@ def test_a_barrier_that_was_passed_is_passed_for_those_who_were_not_told() -> No
     number = world.number()
     told = world.store.handle(Came(1, said.Arrive(number, "b", 1, MINUTE_MS)), world.now_s)
     world.tell([each for each in told if each.client == 1])
-    world.lose()
-    world.start(is_new=False)
+    world.lose(0)
+    world.connect(0)
     assert world.answers[0, first] == Done(first)
-
-
-def test_a_key_that_only_the_lost_store_had_is_gone_from_the_copies() -> None:
-    world = World((0, 1), is_new=True)
-    world.set(0, "a", b"1")
-    world.lose()
-    world.changes.clear()
-    world.store = Store(2, frozenset({0, 1}), world.now_s, is_new=True)
-    world.connect(1)
-    assert world.changes == [(1, Entry("a", 0, None))]
-
-
-def test_those_who_do_not_answer_are_not_waited_for_long() -> None:
-    world = World((0, 1, 2), size=3)
-    world.set(0, "a", b"1")
-    world.lose()
-    world.clients = {1: world.clients[1]}
-    world.start(is_new=False)
-    assert world.store.next_timeout_s == world.now_s + COLLECT_S
-    assert world.get(1, "a") is None
-    world.later(COLLECT_S)
-    assert value_of(world.get(1, "a")) == b"1"
-    assert World((0, 1), is_new=False).store.is_open, "where none has a copy it is empty"
-
-
-def test_one_that_does_not_send_its_copy_is_given_up() -> None:
-    world = World((0, 1), is_new=True)
-    world.set(0, "a", b"1")
-    store = Store(2, frozenset({0, 1}), 0.0, is_new=False)
-    store.handle(Attached(0, 0), 0.0)
-    store.handle(Attached(1, 1), 0.0)
-    store.handle(Came(0, said.Hello(7)), 0.0)
-    assert store.handle(Came(1, said.Hello(9)), 0.0) == [Tell(1, said.SendAll())]
-    assert store.handle(Tick(), 1.0) == []
-    assert store.handle(Came(1, Entry("half", 9, b"")), 1.0) == []
-    assert store.handle(Tick(), RESTORE_S) == [Tell(0, said.SendAll())]
-    store.handle(Came(0, Entry("a", 7, b"x")), RESTORE_S)
-    told = store.handle(Came(0, said.AllSent()), RESTORE_S)
-    assert told == [
-        Tell(id, message) for id in (0, 1) for message in (Entry("a", 7, b"x"), said.Opened(7))
-    ]
-
-
-def test_one_that_leaves_amid_its_copy_is_given_up() -> None:
-    store = Store(2, frozenset({0, 1}), 0.0, is_new=False)
-    for id in range(3):
-        store.handle(Attached(id, id), 0.0)
-    store.handle(Came(1, said.Hello(9)), 0.0)
-    assert store.handle(Came(0, said.Hello(0)), 0.0) == [Tell(1, said.SendAll())]
-    assert store.handle(Detached(1), 0.5) == [Tell(0, said.Opened(0))]
-    assert store.is_open
-    assert store.handle(Came(2, said.Hello(3)), 1.0) == [Tell(2, said.Opened(0))]
 
 
 # -- what is not allowed --------------------------------------------------------------------------
@@ -455,31 +391,13 @@ def test_one_that_leaves_amid_its_copy_is_given_up() -> None:
 
 def test_a_client_that_breaks_the_rules_is_found_out() -> None:
     world = World()
-    wrong: list[said.FromClient] = [said.Hello(1), said.AllSent(), Entry("a", 1, b"")]
-    for message in wrong:
-        with pytest.raises(ProtocolViolation):
-            world.store.handle(Came(1, message), world.now_s)
     world.get(1, "a", MINUTE_MS)
     with pytest.raises(ProtocolViolation, match="same number"):
         world.store.handle(Came(1, said.Get(1, "a", 0)), world.now_s)
-    closed = Store(2, frozenset({0, 1}), 0.0, is_new=False)
-    closed.handle(Attached(0, 0), 0.0)
-    with pytest.raises(ProtocolViolation, match="before the store is open"):
-        closed.handle(Came(0, said.Get(1, "a", 0)), 0.0)
-
-
-def test_a_copy_that_is_too_large_is_not_taken() -> None:
-    store = Store(1, frozenset({0}), 0.0, is_new=False)
-    store.handle(Attached(0, 0), 0.0)
-    store.handle(Came(0, said.Hello(20)), 0.0)
-    for n in range(1, 16):
-        store.handle(Came(0, Entry(f"k{n}", n, bytes(MAX_VALUE_BYTES))), 0.0)
-    with pytest.raises(ProtocolViolation, match="more than a store holds"):
-        store.handle(Came(0, Entry("k16", 16, bytes(MAX_VALUE_BYTES))), 0.0)
 
 
 def test_clients_are_bounded() -> None:
-    store = Store(2, frozenset({0, 1}), 0.0, is_new=True)
+    store = Store(2)
     for id in range(MAX_CLIENTS):
         store.handle(Attached(id, 1), 0.0)
     with pytest.raises(ProtocolViolation):
@@ -491,7 +409,6 @@ def test_clients_are_bounded() -> None:
     [
         ((), Entry("a", 1, b"")),
         ((), said.Opened(0)),
-        ((said.Opened(0),), said.SendAll()),
         ((said.Opened(0),), said.Opened(0)),
         ((said.Opened(5),), Entry("a", 5, b"")),
     ],

@@ -1,14 +1,11 @@
 """The store of a gang: values under keys that all members read and write, and its barriers.
 
-It lives on the node of rank 0 (host/store_host.py). What its requests mean is torch's `Store`
+It lives on the node of the gang's owner, who is there for as long as the gang
+(host/store_host.py). What its requests mean is torch's `Store`
 (torch/csrc/distributed/c10d/Store.hpp): a value that is asked for is waited for, and a number is
 kept in decimal. Every change has the next version, and all clients are told of it in that order, so
 that each of them has what the store had at some moment, and a shared value is that of the last
 writer everywhere.
-
-The store that takes a lost one's place asks the clients which version they know, waits for all
-ranks or COLLECT_S, and goes on from what the client with the highest one sends. So nothing is lost
-that a client has been told of. What one alone was answered, and the others not told of yet, may be.
 """
 
 from __future__ import annotations
@@ -55,20 +52,14 @@ MAX_WAITING: Final = 1024
 MAX_WAITING_BYTES: Final = 4 * MIB
 # The members, and the owner; once more for those that are about to be seen to be gone.
 MAX_CLIENTS: Final = 2 * (MAX_MEMBERS + 1)
-# A member that lives opens its tunnel within a round trip or two of the new roster.
-COLLECT_S: Final = 2.0
 # What is longer has more than 64 bits.
 _INTEGER: Final = re.compile(rb"-?[0-9]{1,19}")
-# To send all: 16 MiB at 1 MB/s.
-RESTORE_S: Final = 16.0
-
 _NEVER: Final = float("inf")
 
 
 @dataclass(slots=True)
 class _Client:
     rank: int | None
-    version: int | None = None  # None until it has said Hello
     waiting: set[int] = field(default_factory=set)
     waiting_bytes: int = 0
 
@@ -95,26 +86,21 @@ _At = tuple[int, int]  # a client, and the number of its request
 
 
 class Store:
-    """`handle` each event; again at `next_timeout_s`. `is_new` where the gang had none before.
+    """`handle` each event; again at `next_timeout_s`.
 
     Raises ProtocolViolation for what a client may not say: it costs the client its tunnel, and the
     caller says Detached.
     """
 
-    def __init__(self, size: int, ranks: frozenset[int], now_s: float, *, is_new: bool) -> None:
-        self._size, self._ranks = size, ranks
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._clients: dict[int, _Client] = {}
         self._entries: dict[str, Entry] = {}
         self._bytes = self._barriers = self._version = 0
         self._waiters: dict[_At, _Waiter] = {}
-        self._due_s = _NEVER  # when the next one may be late
+        self.next_timeout_s = _NEVER  # when the next waiter may be late
         self._by_key: dict[str, dict[_At, None]] = {}
         self._arrived: dict[str, dict[_At, int]] = {}  # by barrier: the rank
-        self.is_open = is_new
-        self._collect_until_s = now_s + COLLECT_S
-        self._restoring: int | None = None
-        self._restored: dict[str, Entry] = {}
-        self._restored_bytes = 0
         self._told: list[Tell] = []
 
     def handle(self, event: StoreEvent, now_s: float) -> list[Tell]:
@@ -123,12 +109,13 @@ class Store:
                 if len(self._clients) >= MAX_CLIENTS:
                     raise ProtocolViolation(f"the store has {MAX_CLIENTS} clients")
                 self._clients[client] = _Client(rank)
+                self._welcome(client)
             case Detached(client):
-                self._detached(client, now_s)
+                self._detached(client)
             case Came(client, message):
                 self._came(client, message, now_s)
-            case Resized(size, ranks):
-                self._size, self._ranks = size, ranks
+            case Resized(size):
+                self._size = size
                 for barrier in list(self._arrived):
                     self._pass(barrier)
             case Tick():
@@ -139,103 +126,37 @@ class Store:
         told, self._told = self._told, []
         return told
 
-    @property
-    def next_timeout_s(self) -> float:
-        return self._due_s if self.is_open else self._collect_until_s
-
-    # -- until it is open -------------------------------------------------------------------------
-
     def _settle(self, now_s: float) -> None:
         """What is due by now."""
-        if not self.is_open:
-            self._collect(now_s)
-        if now_s < self._due_s:
+        if now_s < self.next_timeout_s:
             return
         late = [at for at, each in self._waiters.items() if each.due_s <= now_s]
         for at in late:
             waiter = self._forget(at)
             why = "this did not come in time; wait longer, or see what the other members do"
             self._answer(waiter.client, Refused(at[1], Problem.TIMEOUT, why))
-        self._due_s = min((each.due_s for each in self._waiters.values()), default=_NEVER)
+        self.next_timeout_s = min((each.due_s for each in self._waiters.values()), default=_NEVER)
 
-    def _collect(self, now_s: float) -> None:
-        """Choose whose copy to go on from, once enough clients have said what they know."""
-        if self._restoring is not None:
-            if now_s < self._collect_until_s:
-                return
-            self._clients[self._restoring].version = 0  # it takes too long
-            self._restoring = None
-        known = {id: each for id, each in self._clients.items() if each.version is not None}
-        heard = {each.rank for each in known.values()}
-        if now_s < self._collect_until_s and not self._ranks <= heard:
-            return
-        best = max(known, key=lambda id: known[id].version or 0, default=None)
-        if best is not None and known[best].version:
-            self._restoring, self._restored, self._restored_bytes = best, {}, 0
-            self._collect_until_s = now_s + RESTORE_S
-            self._told.append(Tell(best, said.SendAll()))
-            return
-        self._open()
-
-    def _open(self) -> None:
-        self.is_open = True
-        for id, client in self._clients.items():
-            if client.version is not None:
-                self._welcome(id)
+    # -- clients ----------------------------------------------------------------------------------
 
     def _welcome(self, client: int) -> None:
         for entry in sorted(self._entries.values(), key=lambda each: each.version):
             self._told.append(Tell(client, entry))
         self._told.append(Tell(client, said.Opened(self._version)))
 
-    def _restore(self, client: int, entry: Entry) -> None:
-        if client != self._restoring or entry.value is None:
-            raise ProtocolViolation("it sends entries that the store did not ask for")
-        self._restored[entry.key] = entry
-        self._restored_bytes += entry.size_bytes
-        if self._restored_bytes > MAX_STORE_BYTES or len(self._restored) > MAX_KEYS:
-            raise ProtocolViolation("it sends more than a store holds")
-
-    def _all_restored(self, client: int) -> None:
-        if client != self._restoring:
-            raise ProtocolViolation("it sends what the store did not ask for")
-        self._entries, self._bytes = self._restored, self._restored_bytes
-        self._restoring = None
-        self._barriers = sum(key.startswith(BARRIERS) for key in self._entries)
-        versions = [each.version for each in self._entries.values()]
-        self._version = max((self._clients[client].version or 0, *versions))
-        self._open()
-
-    # -- clients ----------------------------------------------------------------------------------
-
-    def _detached(self, client: int, now_s: float) -> None:
+    def _detached(self, client: int) -> None:
         gone = self._clients[client]
         for number in list(gone.waiting):
             self._forget((client, number))
         del self._clients[client]
-        if self._restoring == client:
-            self._restoring = None
-            self._collect_until_s = now_s  # the next best will do
 
     def _came(self, client: int, message: FromClient, now_s: float) -> None:
         known = self._clients[client]
         match message:
-            case said.Hello(version):
-                if known.version is not None:
-                    raise ProtocolViolation("it says hello twice")
-                known.version = version
-                if self.is_open:
-                    self._welcome(client)
-            case Entry():
-                self._restore(client, message)
-            case said.AllSent():
-                self._all_restored(client)
             case said.CancelRequest(number):
                 if number in known.waiting:
                     self._forget((client, number))
             case _:
-                if not self.is_open or known.version is None:
-                    raise ProtocolViolation("it asks before the store is open")
                 if message.number in known.waiting:
                     raise ProtocolViolation("two of its requests have the same number")
                 self._asked(client, message, now_s)
@@ -311,9 +232,7 @@ class Store:
         return True
 
     def _tell(self, entry: Entry) -> None:
-        self._told += [
-            Tell(id, entry) for id, each in self._clients.items() if each.version is not None
-        ]
+        self._told += [Tell(id, entry) for id in self._clients]
 
     def _answer(self, client: int, answer: Answer) -> None:
         self._told.append(Tell(client, answer))
@@ -343,7 +262,7 @@ class Store:
         known.waiting.add(number)
         known.waiting_bytes += size_bytes
         self._waiters[client, number] = waiter
-        self._due_s = min(self._due_s, waiter.due_s)
+        self.next_timeout_s = min(self.next_timeout_s, waiter.due_s)
         return True
 
     def _reached(self, waiter: _Waiter) -> None:
@@ -375,7 +294,7 @@ class Store:
             why = "the owner of a gang has no rank; members meet at a barrier"
             self._answer(client, Refused(request.number, Problem.INVALID, why))
         elif turn <= int(self._value(BARRIERS + barrier) or b"0"):
-            # It was passed, and the one that said so was lost before it had told all.
+            # It was passed, and the connection was lost before this client was told.
             self._answer(client, Done(request.number))
         elif self._hold(_Waiter(client, request, now_s + request.timeout_ms / 1000, set())):
             self._arrived.setdefault(barrier, {})[client, request.number] = rank

@@ -1,9 +1,9 @@
 """One node's side of the store: a copy of what the store holds, and the requests of what runs here.
 
 The copy answers what may be a little old (a shared value, a watched key) at once. The tunnel to the
-store may end, since the node of rank 0 is replaced or the connection breaks: requests that can be
-made twice are made again once there is another, and the others (`Add`, `CompareSet`, `Delete`) that
-were under way are refused as MOVED, since they may have been done.
+store may break: requests that can be made twice are made again once there is another, and the
+others (`Add`, `CompareSet`, `Delete`) that were under way are refused as MOVED, since they may have
+been done.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from formation_p2p.features.gangs.core.store_messages import (
 
 _ONCE: Final = (said.Add, said.CompareSet, said.Delete)
 _MOVED: Final = (
-    "the store's node was lost meanwhile, and whether this was done is not known; look, and ask "
-    "again if it was not"
+    "the connection to the store was lost meanwhile, and whether this was done is not known; look, "
+    "and ask again if it was not"
 )
 
 
@@ -75,10 +75,9 @@ class StoreClient:
         """The copy, by key; also of the store's own keys."""
         return self._entries
 
-    def connected(self) -> list[ClientEffect]:
+    def connected(self) -> None:
         """There is a tunnel to the store."""
         self._coming, self._coming_bytes = {}, 0
-        return [Say(said.Hello(self._version))]
 
     def lost(self) -> list[ClientEffect]:
         """The tunnel has ended."""
@@ -109,11 +108,6 @@ class StoreClient:
         match message:
             case Entry():
                 return self._told(message)
-            case said.SendAll():
-                if self.is_open:
-                    raise ProtocolViolation("the store asks for all although it is open")
-                entries = sorted(self._entries.values(), key=lambda each: each.version)
-                return [*map(Say, entries), Say(said.AllSent())]
             case said.Opened(version):
                 return self._opened(version)
             case _:

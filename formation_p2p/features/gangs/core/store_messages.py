@@ -1,10 +1,9 @@
 """What the store of a gang and its clients say to each other, over the tunnel `_store`.
 
-Each node that uses the store has one client of it, for all that runs there. A client says `Hello`
-with the version that it knows. A store that takes the place of one that was lost may have it
-`SendAll`: then it says every `Entry` that it has, and `AllSent`. The store tells what it holds now,
-an `Entry` each, and `Opened`; from there on it answers requests, and tells every change. A frame is
-a CBOR array: the message's number, then its fields in order.
+Each node that uses the store has one client of it, for all that runs there. To a client that has
+connected the store tells what it holds now, an `Entry` each, and `Opened`; from there on it answers
+requests, and tells every change. A frame is a CBOR array: the message's number, then its fields in
+order.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Problem(StrEnum):
     FULL = "full"
     INVALID = "invalid"
     MOVED = "moved"
-    """The store was lost while the request was under way: whether it was done is not known."""
+    """The connection was lost while the request was under way: whether it was done is not known."""
 
 
 def _read_problem(value: object) -> Problem:
@@ -82,20 +81,6 @@ def _read_problem(value: object) -> Problem:
 
 
 _PROBLEM: Final = schema.custom(_read_problem)
-
-
-@_FROM_CLIENTS.message(1)
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """`version` is that of the last change I know; 0 where I know none."""
-
-    version: Number
-
-
-@_FROM_CLIENTS.message(2)
-@dataclass(frozen=True, slots=True)
-class AllSent:
-    pass
 
 
 @_FROM_CLIENTS.message(3)
@@ -182,7 +167,6 @@ class CancelRequest:
     number: Number
 
 
-@_FROM_CLIENTS.message(20)
 @_FROM_STORE.message(20)
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -201,12 +185,6 @@ class Entry:
     def size_bytes(self) -> int:
         """What it takes of a store's bytes."""
         return KEY_BYTES + len(self.key.encode()) + len(self.value or b"")
-
-
-@_FROM_STORE.message(21)
-@dataclass(frozen=True, slots=True)
-class SendAll:
-    pass
 
 
 @_FROM_STORE.message(22)
@@ -242,9 +220,9 @@ class Refused:
 
 
 StoreRequest = Set | Get | Wait | Add | CompareSet | Delete | CountKeys | Arrive
-FromClient = Hello | Entry | AllSent | StoreRequest | CancelRequest
+FromClient = StoreRequest | CancelRequest
 Answer = Done | Value | Refused
-FromStore = Entry | SendAll | Opened | Answer
+FromStore = Entry | Opened | Answer
 
 pack_from_client = _FROM_CLIENTS.pack
 parse_from_client = _FROM_CLIENTS.parse
@@ -273,10 +251,9 @@ class Came:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The gang has so many ranks, of which `ranks` have a member now."""
+    """The gang has so many ranks."""
 
     size: int
-    ranks: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

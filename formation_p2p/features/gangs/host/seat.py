@@ -151,13 +151,10 @@ class Seat:
     ended: str | None = field(default=None, init=False)
     traffic: dict[int, Traffic] = field(default_factory=dict, init=False)
     """By the rank of the other end."""
-    since: int = field(init=False)
-    """The sequence of its first roster."""
     watchers: list[Callable[[], None]] = field(default_factory=list, init=False)
     """Are called with each newer roster. Must not raise."""
 
     def __post_init__(self) -> None:
-        self.since = self.roster.sequence
         self._parties: dict[TunnelStream, Party] = {}
         self._waiting: set[trio.CancelScope] = set()
         self._turns: dict[tuple[int, bool], Turns] = {}

@@ -1,4 +1,4 @@
-"""The store of a gang, on the node of rank 0: its clients are at the other ends of tunnels."""
+"""The store of a gang, on the node of its owner: its clients are at the other ends of tunnels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import trio
 
 from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.features.gangs.core.roster import Roster
 from formation_p2p.features.gangs.core.store import MAX_STORE_BYTES, Store
 from formation_p2p.features.gangs.core.store_messages import (
     MAX_FRAME_BYTES,
@@ -99,13 +98,11 @@ class Outbox:
 
 
 class StoreHost:
-    """The one of one seat of rank 0."""
+    """Of the owner's seat in one gang."""
 
     def __init__(self, seat: Seat, do: Do) -> None:
         self._seat = seat
-        # A gang whose first roster this is has had no store before.
-        is_new, now_s = seat.since == 1, trio.current_time()
-        self._store = Store(*_ranks(seat.roster), now_s, is_new=is_new)
+        self._store = Store(seat.roster.size)
         self._clients: dict[int, Outbox] = {}
         # Of the values that there are, by key: the version, and the frame that tells it to all.
         self._frames: dict[str, tuple[int, bytes]] = {}
@@ -176,7 +173,7 @@ class StoreHost:
         return frame
 
     def _changed(self) -> None:
-        self._feed(Resized(*_ranks(self._seat.roster)))
+        self._feed(Resized(self._seat.roster.size))
 
     async def _keep_time(self) -> None:
         whole = self._seat.wait()
@@ -191,7 +188,7 @@ class StoreHost:
 
 
 class GangStores:
-    """Of one node: the store of each gang that it has rank 0 of."""
+    """Of one node: the store of each gang that it owns."""
 
     def __init__(self, tunnels: Tunnels, do: Do) -> None:
         self._do = do
@@ -200,15 +197,11 @@ class GangStores:
 
     async def _serve(self, tunnel: Tunnel) -> None:
         seat = tunnel.seat
-        if seat.rank != 0:
-            raise ProtocolViolation(f"member {seat.rank} has no store; rank 0 has it")
+        if seat.rank != OWNER:
+            raise ProtocolViolation(f"member {seat.rank} has no store; the owner has it")
         for each in [each for each in self._stores if each.ended is not None]:
             del self._stores[each]
         store = self._stores.get(seat)
         if store is None:
             store = self._stores[seat] = StoreHost(seat, self._do)
         await store.serve(tunnel)
-
-
-def _ranks(roster: Roster) -> tuple[int, frozenset[int]]:
-    return roster.size, frozenset(each.rank for each in roster.members)

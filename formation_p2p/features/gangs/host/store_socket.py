@@ -64,7 +64,7 @@ from formation_p2p.features.gangs.core.store_messages import (
     pack_from_client,
     parse_from_store,
 )
-from formation_p2p.features.gangs.core.tunnel import TunnelError
+from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.store_host import MAX_UNTOLD_BYTES, SERVICE, Do, Outbox
 from formation_p2p.features.gangs.host.tunnels import Tunnels
@@ -72,18 +72,18 @@ from formation_p2p.machine.unix_socket import reachable
 from formation_p2p.net.transport.frames import Deframer, encode_frame
 from formation_p2p.records.core.codec import MAX_INT
 
-# What a node has of its gang's store: a tunnel to rank 0, and a copy of what is there.
+# What a node has of its gang's store: a tunnel to the owner, and a copy of what is there.
 #
 # All that runs under one lease shares it, and so does the owner's own program. It is made with the
-# first request, and from there on lasts as long as the seat; where the tunnel ends it opens
-# another, also to the next member of rank 0.
+# first request, and from there on lasts as long as the seat; where the tunnel breaks it opens
+# another.
 
 log = logging.getLogger(__name__)
 
-# Between two tries to reach rank 0, which itself waits for a while for it to be there.
+# Between two tries to reach the owner.
 AGAIN_S: Final = 0.2
-# For an answer, beside the time that the request itself may take: another member may have to be
-# found for rank 0, and an environment be there for it.
+# For an answer, beside the time that the request itself may take: a connection that has broken may
+# have to be made again.
 ANSWER_S: Final = 60.0
 
 
@@ -113,7 +113,7 @@ class StoreLink:
             with trio.fail_after(timeout_s + ANSWER_S):
                 return await answered.receive()
         except trio.TooSlowError:
-            why = "the store did not answer in time; is there a member of rank 0?"
+            why = "the store did not answer in time; can this node reach the owner of the gang?"
             return Refused(number, Problem.TIMEOUT, why)
         finally:
             del self._answers[number]
@@ -184,16 +184,17 @@ class StoreLink:
                 watched.set()
 
     async def _connect(self) -> None:
-        """To rank 0, until the tunnel to it has ended."""
+        """To the owner, until the tunnel to it has ended."""
         try:
-            tunnel = await self._tunnels.open(self._seat.gang_id, self._seat.rank, 0, SERVICE)
+            gang_id, rank = self._seat.gang_id, self._seat.rank
+            tunnel = await self._tunnels.open(gang_id, rank, OWNER, SERVICE)
             await self._talk(tunnel)
         except TunnelError as error:
             log.debug("the store is out of reach: %s", error)
 
     async def _talk(self, tunnel: Tunnel) -> None:
         outbox = self._outbox = Outbox(tunnel, MAX_UNTOLD_BYTES)
-        self._perform(self._client.connected())
+        self._client.connected()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, outbox)
