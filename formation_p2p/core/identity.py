@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NewType, Self
 
-import base58
-
 from formation_p2p.core.keyspace import Key, key_of
 
 if TYPE_CHECKING:  # a command that goes through a running node signs and verifies nothing
@@ -30,6 +28,8 @@ _IDENTITY_MULTIHASH: Final = b"\x00\x24"
 _SHA256_MULTIHASH: Final = b"\x12\x20"
 # CID: version 1, codec 0x72 (libp2p-key); then the multihash.
 _PEER_CID: Final = b"\x01\x72"
+_BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_DIGITS: Final = {character: digit for digit, character in enumerate(_BASE58)}
 # Enough of a peer id to tell a few thousand apart. All begin alike: the end differs.
 SHORT_ID_CHARS: Final = 8
 
@@ -38,13 +38,13 @@ SHORT_ID_CHARS: Final = 8
 def peer_id_from_bytes(raw: bytes) -> PeerId:
     """Raises ValueError for all but the multihashes that libp2p uses for peer ids."""
     if (raw[:2], len(raw)) in ((_IDENTITY_MULTIHASH, 38), (_SHA256_MULTIHASH, 34)):
-        return PeerId(base58.b58encode(raw).decode())
+        return PeerId(to_base58(raw))
     raise ValueError(f"{len(raw)} bytes that are not a peer id")
 
 
 @lru_cache(maxsize=65_536)  # as above
 def peer_id_to_bytes(peer_id: PeerId) -> bytes:
-    return base58.b58decode(peer_id)
+    return from_base58(peer_id)
 
 
 @lru_cache(maxsize=65_536)  # as above
@@ -65,12 +65,34 @@ def parse_peer_id(text: str) -> PeerId:
     if not (text.isascii() and text.isalnum()):
         raise ValueError("a peer id has letters and digits alone")
     if text.startswith(("1", "Qm")):
-        return peer_id_from_bytes(base58.b58decode(text))
+        return peer_id_from_bytes(from_base58(text))
     read = _MULTIBASES.get(text[:1])
     cid = b"" if read is None else read(text[1:])
     if not cid.startswith(_PEER_CID):
         raise ValueError(f"{text} is no peer id; those begin with 12D3KooW, Qm, bafz or k51")
     return peer_id_from_bytes(cid.removeprefix(_PEER_CID))
+
+
+def to_base58(raw: bytes) -> str:
+    """Base58btc: a number in the digits of Bitcoin, and a `1` for each zero that it begins with."""
+    number = int.from_bytes(raw)
+    digits = []
+    while number:
+        number, digit = divmod(number, 58)
+        digits.append(_BASE58[digit])
+    zeros = len(raw) - len(raw.lstrip(b"\0"))
+    return "1" * zeros + "".join(reversed(digits))
+
+
+def from_base58(text: str) -> bytes:
+    """Raises ValueError for text with other characters."""
+    number = 0
+    for character in text:
+        if (digit := _DIGITS.get(character)) is None:
+            raise ValueError(f"{character!r} is no digit of base58")
+        number = number * 58 + digit
+    zeros = len(text) - len(text.lstrip("1"))
+    return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8)
 
 
 def _base32(text: str) -> bytes:
@@ -86,7 +108,7 @@ def _base36(text: str) -> bytes:
 _MULTIBASES: Final[Mapping[str, Callable[[str], bytes]]] = {
     "b": _base32,
     "k": _base36,
-    "z": base58.b58decode,
+    "z": from_base58,
 }
 
 

@@ -2,7 +2,6 @@
 
 import base64
 
-import base58
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from formation_p2p.core.identity import (
     Identity,
     PeerId,
+    from_base58,
     is_signed_by,
     key_of_peer,
     parse_peer_id,
@@ -17,6 +17,7 @@ from formation_p2p.core.identity import (
     peer_id_of,
     peer_id_to_bytes,
     shown_peer,
+    to_base58,
     verify,
 )
 from formation_p2p.core.keyspace import key_of
@@ -130,6 +131,35 @@ def test_a_signature_is_checked_against_a_peer_id() -> None:
     assert not is_signed_by(hashed, signature, b"a message")
 
 
+# draft-msporny-base58-03, section 5 "Test Vectors".
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"Hello World!", "2NEpo7TZRRrLZSi2U"),
+        (
+            b"The quick brown fox jumps over the lazy dog.",
+            "USm3fpXnKG5EUBx2ndxBDMPVciP5hGey2Jh4NDv6gmeo1LkMeiKrLJUUBk6Z",
+        ),
+        (bytes.fromhex("0000287fb4cd"), "11233QC4"),
+        (b"", ""),
+    ],
+)
+def test_base58_is_that_of_the_draft(raw: bytes, text: str) -> None:
+    assert to_base58(raw) == text
+    assert from_base58(text) == raw
+
+
+@given(st.binary(max_size=64))
+def test_what_is_written_in_base58_is_read_again(raw: bytes) -> None:
+    assert from_base58(to_base58(raw)) == raw
+
+
+@pytest.mark.parametrize("text", ["0", "O", "I", "l", " 1", "1\n", "é"])
+def test_other_characters_are_no_base58(text: str) -> None:
+    with pytest.raises(ValueError, match="no digit"):
+        from_base58(text)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_peer_id_is_read_from_a_cid_in_any_of_its_bases(seed: int) -> None:
     peer_id = Identity.from_seed(bytes([seed]) * 32).peer_id
@@ -139,7 +169,7 @@ def test_a_peer_id_is_read_from_a_cid_in_any_of_its_bases(seed: int) -> None:
         number, digit = divmod(number, 36)
         base36 = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + base36
     base32 = base64.b32encode(cid).decode().lower().rstrip("=")
-    for text in (f"b{base32}", f"k{base36}", "z" + base58.b58encode(cid).decode()):
+    for text in (f"b{base32}", f"k{base36}", "z" + to_base58(cid)):
         assert parse_peer_id(text) == peer_id
 
 

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 from cryptography.exceptions import InvalidTag
-from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
@@ -285,7 +284,7 @@ class Muxer:
             log.debug("%s breaks yamux: %s", self.peer_id, violation)
             await self._farewell(_PROTOCOL_ERROR)
             self.abort(f"protocol violation: {violation}")
-        except (TransportError, InvalidTag, NoiseInvalidMessage, Unreachable) as error:
+        except (TransportError, InvalidTag, Unreachable) as error:
             log.debug("connection to %s: %r", self.peer_id, error)
             self.abort(f"connection lost: {error}")
         except Exception as error:
