@@ -603,7 +603,7 @@ def test_the_program_that_embeds_it_keeps_its_logging_and_pays_for_what_it_uses(
         trio.run(main)
         assert logging.getLogger().handlers == []
         # py-libp2p takes 1.2 s of CPU and 48 MB; the others are some of what it brings along.
-        heavy = {"aioquic", "grpc", "httpx", "libp2p", "requests", "zeroconf"}
+        heavy = {"aioquic", "grpc", "httpx", "httpx2", "libp2p", "requests", "zeroconf"}
         assert not heavy & set(sys.modules), heavy & set(sys.modules)
         """
     )

@@ -262,7 +262,7 @@ async def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 def test_without_httpx_the_error_says_what_installs_it() -> None:
     program = """
 import sys
-sys.modules["httpx"] = None
+sys.modules["httpx2"] = None
 from formation_p2p.features.services.api.client import ServiceClient
 try:
     ServiceClient(None, "web", within_s=1, sticky=False).http
@@ -272,5 +272,5 @@ except ImportError as error:
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert "httpx" in said.stdout
+    assert "httpx2" in said.stdout
     assert "pip install 'formation_p2p[services]'" in said.stdout

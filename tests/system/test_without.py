@@ -31,7 +31,7 @@ LACKING = """
 import sys
 class Lacking:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("dask", "distributed", "fastapi", "h11", "httpx"):
+        if name.partition(".")[0] in ("dask", "distributed", "fastapi", "h11", "httpx2"):
             raise ImportError(name)
 sys.meta_path.insert(0, Lacking())
 from formation_p2p import SyncNode

@@ -29,7 +29,7 @@ from formation_p2p.machine.descriptors import raise_descriptor_limit
 from formation_p2p.net.logged import logged
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from formation_p2p.api.bridge import Bridge
     from formation_p2p.peer.shell import Shell
@@ -62,7 +62,7 @@ class ServiceConnection:
 class ServiceClient:
     """Made by `Node.service`. Use it in an `async with` block, or `close` it.
 
-    HTTP requests need the extra `services`: what they take, and return, is httpx's. Each goes to
+    HTTP requests need the extra `services`: what they take, and return, is httpx2's. Each goes to
     the replica that has the least to do among the nearest; one that no replica has begun is sent
     again, to another one. A replica that has begun is never asked twice, but for methods that do no
     harm twice, such as GET.
@@ -76,7 +76,7 @@ class ServiceClient:
         self._is_sticky = sticky
         self._last: PeerId | None = None
         self._caller = f"client {next(_NUMBERS)}"
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
         self._servers: list[asyncio.Server] = []
         self._copying: set[asyncio.Task[None]] = set()
 
@@ -101,38 +101,38 @@ class ServiceClient:
     # -- HTTP -------------------------------------------------------------------------------------
 
     @property
-    def http(self) -> httpx.AsyncClient:
-        """An `httpx.AsyncClient` whose requests go to the service. It waits for an answer as long
+    def http(self) -> httpx2.AsyncClient:
+        """An `httpx2.AsyncClient` whose requests go to the service. It waits for an answer as long
         as that takes. Raises ImportError without the extra `services`."""
         if self._http is None:
             self._http = _over_http().client_of(self)
         return self._http
 
-    async def request(self, method: str, path: str, /, **kwargs: Any) -> httpx.Response:
-        """As `httpx.AsyncClient.request`. Raises ServiceError where no replica takes it in time, or
-        the one that took it breaks; ImportError without the extra `services`."""
+    async def request(self, method: str, path: str, /, **kwargs: Any) -> httpx2.Response:
+        """As `httpx2.AsyncClient.request`. Raises ServiceError where no replica takes it in
+        time, or the replica that took it breaks; ImportError without the extra `services`."""
         return await self.http.request(method, path, **kwargs)
 
-    async def get(self, path: str, /, **kwargs: Any) -> httpx.Response:
+    async def get(self, path: str, /, **kwargs: Any) -> httpx2.Response:
         """See `request`."""
         return await self.request("GET", path, **kwargs)
 
-    async def post(self, path: str, /, **kwargs: Any) -> httpx.Response:
+    async def post(self, path: str, /, **kwargs: Any) -> httpx2.Response:
         """See `request`."""
         return await self.request("POST", path, **kwargs)
 
-    async def put(self, path: str, /, **kwargs: Any) -> httpx.Response:
+    async def put(self, path: str, /, **kwargs: Any) -> httpx2.Response:
         """See `request`."""
         return await self.request("PUT", path, **kwargs)
 
-    async def delete(self, path: str, /, **kwargs: Any) -> httpx.Response:
+    async def delete(self, path: str, /, **kwargs: Any) -> httpx2.Response:
         """See `request`."""
         return await self.request("DELETE", path, **kwargs)
 
     def stream(
         self, method: str, path: str, /, **kwargs: Any
-    ) -> AbstractAsyncContextManager[httpx.Response]:
-        """As `httpx.AsyncClient.stream`: `async for line in response.aiter_lines()` reads the
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
+        """As `httpx2.AsyncClient.stream`: `async for line in response.aiter_lines()` reads the
         answer as it comes. To leave the block before its end has the replica cancel it."""
         return self.http.stream(method, path, **kwargs)
 

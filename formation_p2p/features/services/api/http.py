@@ -1,4 +1,4 @@
-"""HTTP/1.1 to services, as a transport of httpx.
+"""HTTP/1.1 to services, as a transport of httpx2.
 
 A stream to a replica is used for one request after another, for a while: to open one takes a round
 trip, and work on both sides. It is not kept for long, since each new one is balanced anew, a
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
-import httpx
+import httpx2
 
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.units import KIB
@@ -102,12 +102,12 @@ def has_more(http: h11.Connection, reader: asyncio.StreamReader) -> bool:
     return False
 
 
-def client_of(service: ServiceClient) -> httpx.AsyncClient:
+def client_of(service: ServiceClient) -> httpx2.AsyncClient:
     """Whose requests go to the service, by paths alone."""
-    return httpx.AsyncClient(
+    return httpx2.AsyncClient(
         transport=ServiceTransport(service),
         base_url=f"http://{service.name}",
-        timeout=httpx.Timeout(None, connect=service.within_s),
+        timeout=httpx2.Timeout(None, connect=service.within_s),
         trust_env=False,
     )
 
@@ -153,8 +153,8 @@ class _Stream:
         return is_young and not has_more(self.http, self.connection.reader)
 
 
-class ServiceTransport(httpx.AsyncBaseTransport):
-    """Of one service. For httpx, and for what takes its transports."""
+class ServiceTransport(httpx2.AsyncBaseTransport):
+    """Of one service. For httpx2, and for what takes its transports."""
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
@@ -163,11 +163,11 @@ class ServiceTransport(httpx.AsyncBaseTransport):
         self._sweep: asyncio.TimerHandle | None = None
         self._awaited = Awaited(self._drop_kept)
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises ServiceError; httpx.ReadTimeout where the caller gave one."""
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Raises ServiceError; httpx2.ReadTimeout where the caller gave one."""
         timeouts: dict[str, float | None] = request.extensions.get("timeout", {})
         # What a program makes as it is sent can be had once.
-        can_again = isinstance(request.stream, httpx.ByteStream)
+        can_again = isinstance(request.stream, httpx2.ByteStream)
         tries = 0
         while True:
             tries += 1
@@ -194,7 +194,7 @@ class ServiceTransport(httpx.AsyncBaseTransport):
             stream.is_for_one_request = is_for_one_request(request.method, head.status_code)
             if head.status_code >= _SERVER_ERROR:
                 self._service.failed(stream.connection.replica)
-            return httpx.Response(
+            return httpx2.Response(
                 head.status_code,
                 headers=list(head.headers.raw_items()),
                 stream=_Body(self, stream, timeouts.get("read")),
@@ -211,13 +211,13 @@ class ServiceTransport(httpx.AsyncBaseTransport):
         return _Stream(connection, asyncio.get_running_loop().time())
 
     async def _exchanged(
-        self, stream: _Stream, request: httpx.Request, read_s: float | None
+        self, stream: _Stream, request: httpx2.Request, read_s: float | None
     ) -> h11.Response:
         """The request is sent whole; the head of its answer."""
         head = h11.Request(
             method=request.method, target=request.url.raw_path, headers=request.headers.raw
         )
-        assert isinstance(request.stream, httpx.AsyncByteStream), "the client is not blocking"
+        assert isinstance(request.stream, httpx2.AsyncByteStream), "the client is not blocking"
         try:
             await stream.send(head)
             async for piece in request.stream:
@@ -240,7 +240,7 @@ class ServiceTransport(httpx.AsyncBaseTransport):
                         raise h11.RemoteProtocolError("it has closed the stream without an answer")
         except TimeoutError as error:
             problem = f"no answer within {read_s:g} s"
-            raise httpx.ReadTimeout(problem, request=request) from error
+            raise httpx2.ReadTimeout(problem, request=request) from error
 
     # -- streams that are kept --------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class ServiceTransport(httpx.AsyncBaseTransport):
         self._kept.clear()
 
 
-class _Body(httpx.AsyncByteStream):
+class _Body(httpx2.AsyncByteStream):
     """Of an answer, as it comes. To close it before its end has the replica cancel the request."""
 
     def __init__(self, transport: ServiceTransport, stream: _Stream, read_s: float | None) -> None:
@@ -316,7 +316,7 @@ class _Body(httpx.AsyncByteStream):
                 async with asyncio.timeout(self._read_s):
                     event = await self._stream.event()
             except TimeoutError as error:
-                raise httpx.ReadTimeout(f"nothing more within {self._read_s:g} s") from error
+                raise httpx2.ReadTimeout(f"nothing more within {self._read_s:g} s") from error
             except (h11.RemoteProtocolError, OSError, RemoteError) as error:
                 raise _broken(self._transport._service.name, error) from error
             if isinstance(event, h11.Data):

@@ -12,10 +12,10 @@ from formation_p2p.features.services.api.client import ServiceClient
 from formation_p2p.features.services.api.node import ServiceNode
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 
-class SyncServiceResponse(Synchronous["httpx.Response"]):
+class SyncServiceResponse(Synchronous["httpx2.Response"]):
     """An answer that is read as it comes."""
 
     @property
@@ -23,7 +23,7 @@ class SyncServiceResponse(Synchronous["httpx.Response"]):
         return self._wrapped.status_code
 
     @property
-    def headers(self) -> httpx.Headers:
+    def headers(self) -> httpx2.Headers:
         return self._wrapped.headers
 
     def read(self) -> bytes:
@@ -39,7 +39,7 @@ class SyncServiceResponse(Synchronous["httpx.Response"]):
 
 @contextmanager
 def _streamed(
-    loop: SyncLoop, begin: Callable[[], AbstractAsyncContextManager[httpx.Response]]
+    loop: SyncLoop, begin: Callable[[], AbstractAsyncContextManager[httpx2.Response]]
 ) -> Iterator[SyncServiceResponse]:
     response = loop.call(begin)
     try:
