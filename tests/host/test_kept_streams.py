@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import httpx
 import pytest
 
 from formation_p2p.features.gateway.server import GatewayServer
+from formation_p2p.features.gateway.sources import Upstream
+from formation_p2p.features.gateway.streams import Kept
 from formation_p2p.features.services.api.http import ServiceTransport, has_more
 from tests.support.gateways import MemorySource, caller, program
 from tests.support.waiting import HANGS_S
@@ -117,3 +120,27 @@ async def test_a_stream_that_has_ended_takes_no_other_request(ended: str) -> Non
     else:
         reader.feed_eof()
     assert has_more(h11.Connection(h11.CLIENT), reader)
+
+
+async def test_a_stream_that_comes_as_its_client_leaves_is_not_lost() -> None:
+    """A client's end and the loss of its connection cancel the request twice."""
+    of, kept = ("llm-inference", b""), Kept()
+    here, there = socket.socketpair()
+    with there:
+        reader, writer = await asyncio.open_connection(sock=here)
+
+        async def opening() -> Upstream:
+            return Upstream(reader, writer, "A")
+
+        asking = asyncio.create_task(kept.opened(of, "client", None, opening(), takes_used=True))
+        for _ in range(2):  # it waits; the stream is there
+            await asyncio.sleep(0)
+        for _ in range(2):
+            asking.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await asyncio.sleep(0)
+        stream = kept.take(of, None)
+        assert stream is not None
+        stream.close()

@@ -9,6 +9,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import h11
@@ -179,12 +180,13 @@ class Kept:
             if not line and self._waiting.get(of[0]) is line:
                 del self._waiting[of[0]]
             waiting.handed.cancel()  # which changes nothing where it has come
-            self._give_back_other(of, waiting.handed, stream)
+            for each in (waiting.handed, new):
+                # By a callback: a client that leaves may have this cancelled a second time.
+                each.add_done_callback(partial(self._give_back_other, of, stream))
             await cancelled(new)
-            self._give_back_other(of, new, stream)
 
     def _give_back_other(
-        self, of: tuple[str, bytes], came: asyncio.Future[Stream], than: Stream | None
+        self, of: tuple[str, bytes], than: Stream | None, came: asyncio.Future[Stream]
     ) -> None:
         """One that came with the stream that is used, or as its client left."""
         if came.cancelled() or came.exception() is not None:
