@@ -396,8 +396,9 @@ def test_a_slice_answer_to_one_that_does_not_work_is_nothing() -> None:
 def test_a_voucher_with_no_lease_or_with_the_grant_of_another_counts_for_nothing() -> None:
     world = town_of_two()
     alice, bob = world.nodes["alice"], world.nodes["bob"]
-    word = seal_voucher(bob.identity, alice.identity.peer_id, Used(1000, 0), 1)
-    for grant in (b"", b"rubbish", alice.network().grant):
+    issued_unix_ms = int((EPOCH_UNIX_S + world.now_s) * 1000)
+    word = seal_voucher(bob.identity, alice.identity.peer_id, Used(1000, 0), issued_unix_ms)
+    for grant in (b"", b"rubbish", alice.network().grant, bob.network().grant):
         world.delivered(bob, alice, Renew("no lease", 1, grant, word))
     world.delivered(bob, alice, Commit("no lease", word))
     assert accounts_at(alice) == ()
@@ -407,7 +408,8 @@ def test_a_worker_that_counts_its_own_hours_only_reads_no_voucher() -> None:
     world = town_of_two()
     alice, bob = world.nodes["alice"], world.nodes["bob"]
     worker_of(alice).admission.network = OwnCountOnly()
-    word = seal_voucher(bob.identity, alice.identity.peer_id, Used(1000, 0), 1)
+    issued_unix_ms = int((EPOCH_UNIX_S + world.now_s) * 1000)
+    word = seal_voucher(bob.identity, alice.identity.peer_id, Used(1000, 0), issued_unix_ms)
     world.delivered(bob, alice, Renew("no lease", 1, bob.network().grant, word))
     alice.leave()
     world.elapse(5)

@@ -173,8 +173,8 @@ class Worker:
             case messages.Release():
                 effects += self.lessor.released(sender, message, now)
             case messages.Renew(lease_id, _, grant, extension):
-                shown = grant or self.lessor.grant_of(sender, lease_id)
-                self._extended(sender, extension, shown, now)
+                held = self.lessor.grant_of(sender, lease_id)
+                self._extended(sender, extension, held and (grant or held), now)
                 effects += self.lessor.renewed(sender, message, now)
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
