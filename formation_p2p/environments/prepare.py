@@ -130,7 +130,11 @@ def _download(environment: Environment, python: str, folder: Path, tags: tuple[s
     made = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
         listed = made / _MADE
-        listed.write_text("".join(f"{line}\n" for line in environment.requirements))
+        # No option of the command line: everyone on the machine sees those, and an address may have
+        # a password. The folder is this user's alone.
+        indexes = [f"--extra-index-url {url}" for url in environment.indexes]
+        lines = (*indexes, *environment.requirements)
+        listed.write_text("".join(f"{line}\n" for line in lines))
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
         command: tuple[str, ...] = ("wheel", "--wheel-dir", str(made))
         if tags or python != own_name():
@@ -138,9 +142,8 @@ def _download(environment: Environment, python: str, folder: Path, tags: tuple[s
             options = ("--only-binary", ":all:", "--python-version", version, "--dest", str(made))
             platforms = (word for tag in tags for word in ("--platform", tag))
             command = ("download", *options, *platforms)
-        indexes = (word for url in environment.indexes for word in ("--extra-index-url", url))
         try:
-            argv = (*pip, *command, *indexes, "--requirement", str(listed))
+            argv = (*pip, *command, "--requirement", str(listed))
             printed_by(argv, _DOWNLOAD_S, os.environ, last_lines=_LAST_LINES)
         except LocalError as problem:
             raise LocalError(f"env: {_why_none(str(problem))}") from problem

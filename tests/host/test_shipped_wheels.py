@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.environments import prepare
 from formation_p2p.environments.prepare import wheels_for
 from formation_p2p.machine.pythons import own_name
 from formation_p2p.workload.core.environment import Environment
@@ -58,6 +61,25 @@ def test_a_platform_without_a_wheel_is_an_error_and_leaves_nothing(
     with pytest.raises(LocalError, match="cannot get the wheels"):
         wheels_for(GREET, "cpython-3.12", kept, "linux-x86_64-musl")
     assert not list(kept.iterdir())
+
+
+def test_the_password_of_an_index_is_in_no_command_line(
+    offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the submitter's own, either: all users of a machine see those."""
+    run, commands = prepare.printed_by, []
+
+    def noted(argv: Sequence[str], *rest: Any, **options: Any) -> str:
+        commands.append(" ".join(argv))
+        return run(argv, *rest, **options)
+
+    monkeypatch.setattr(prepare, "printed_by", noted)
+    write_wheel(offered, "py3-none-any")
+    index = "http://ann:indexpass@127.0.0.1:9/simple"
+    wheels_for(Environment(("greet",), (index,)), own_name(), tmp_path / "wheels")
+    [command] = commands
+    assert "wheel" in command
+    assert "indexpass" not in command
 
 
 def test_an_unknown_platform_names_those_that_are_known(tmp_path: Path) -> None:
