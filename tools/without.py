@@ -17,6 +17,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Final
 
@@ -50,10 +52,11 @@ def imported(tree: ast.AST) -> Iterator[str]:
                 yield f"{node.module}.{each.name}"
 
 
-def with_dependents(gone: Iterable[str]) -> set[str]:
-    """Those features, and all that import one of them."""
+@cache
+def _needs() -> dict[str, set[str]]:
+    """By feature, which others it imports."""
     folder = ROOT / FEATURES.replace(".", "/")
-    needs = {
+    return {
         name: {
             other
             for path in (folder / name).rglob("*.py")
@@ -62,7 +65,11 @@ def with_dependents(gone: Iterable[str]) -> set[str]:
         }
         for name in features()
     }
-    all_gone = set(gone)
+
+
+def with_dependents(gone: Iterable[str]) -> set[str]:
+    """Those features, and all that import one of them."""
+    needs, all_gone = _needs(), set(gone)
     while more := {name for name in needs if needs[name] & all_gone} - all_gone:
         all_gone |= more
     return all_gone
@@ -221,20 +228,18 @@ class _Without(ast.NodeTransformer):
         return node
 
 
-def without(gone: Iterable[str], to: Path) -> set[str]:
-    """A copy of the working tree in `to`, without these features; all that are gone."""
+def without(gone: Iterable[str], to: Path, within: str = "") -> set[str]:
+    """A copy of the working tree, or of the folder `within` of it, in `to`, without these features;
+    all that are gone. What Python has compiled of an unchanged module goes along."""
     all_gone = with_dependents(gone)
     folders = tuple(f"{FEATURES.replace('.', '/')}/{name}/" for name in all_gone)
     for name in working_tree(ROOT):
         source = ROOT / name
-        if name.startswith(folders):
+        if name.startswith(folders) or not name.startswith(within):
             continue
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if source.suffix != ".py":
-            shutil.copy(source, target)
-            continue
-        text = source.read_text()
+        text = source.read_text() if source.suffix == ".py" else ""
         if any(f"features.{each}" in text for each in all_gone):
             tree = ast.parse(text)
             if name.startswith(BESIDE):
@@ -242,7 +247,12 @@ def without(gone: Iterable[str], to: Path) -> set[str]:
                     continue
             elif name.startswith(f"{PACKAGE}/"):
                 text = ast.unparse(ast.fix_missing_locations(_Without(all_gone).visit(tree)))
-        target.write_text(text)
+                target.write_text(text)
+                continue
+        shutil.copy2(source, target)  # with its time, by which the compiled one is known
+        if source.suffix == ".py" and (compiled := Path(cache_from_source(str(source)))).is_file():
+            (target.parent / compiled.parent.name).mkdir(exist_ok=True)
+            shutil.copy2(compiled, target.parent / compiled.parent.name)
     return all_gone
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from formation_p2p.core.identity import PeerId, parse_peer_id, peer_id_to_bytes
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.dht.core import messages
 from formation_p2p.dht.core import messages as kad
+from formation_p2p.machine.home import Home
 from formation_p2p.net.identify import WORK_PROTOCOL
 from formation_p2p.net.transport.frames import MAX_KAD_REQUEST_BYTES, encode_frame
 from formation_p2p.net.transport.strangers import POOL_BYTES, POOL_STREAMS
@@ -30,22 +31,10 @@ from formation_p2p.workload.core.blob import NAME_BYTES
 from tests.host import mallory
 from tests.host.mallory import PING, RST, SYN, WINDOW_UPDATE
 from tests.support import stacks
-from tests.support.loopback import LOOPBACK
-from tests.support.programs import Program, running
+from tests.support.commands import LOOPBACK, started
+from tests.support.programs import Program
 from tests.support.rapid_resets import LOST, opens_and_resets
 
-GATE = """
-import asyncio, pathlib, sys
-from formation_p2p import Home, Node
-
-async def main(home, listen):
-    Home(pathlib.Path(home)).create_network()
-    async with Node.join(home=home, listen=(listen,)) as gate:
-        print("gate", gate.addresses[0], flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main(*sys.argv[1:]))
-"""
 # Three times as much took a gate from 185 MB to 1,103 MB when those opened and reset piled up.
 FLOOD_BYTES = 9_000_000
 # Its own work and Python's slack.
@@ -79,8 +68,10 @@ def besiege(
 ) -> None:
     """A gate under attack, whom an honest peer asks all the time: it is answered in time, the
     gate's memory stays bounded, and it logs nothing."""
-    with running(sys.executable, "-c", GATE, str(folder / "gate"), LOOPBACK) as program:
-        address, _, peer = program.line_with("gate").split()[-1].rpartition("/p2p/")
+    Home(folder).create_network()
+    with started(folder, "gate", "--json", *LOOPBACK) as program:
+        told = json.loads(program.line_with("ready"))
+        address, _, peer = told["addresses"][0].rpartition("/p2p/")
         gate = Gate(program, parse_peer_id(peer), int(address.rpartition("/")[2]))
 
         async def story() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import ROOT
-from tools.without import features, without
+from tools.without import PACKAGE, features, without
 
 # Each module is imported but for those that run by themselves, in a task's interpreter.
 IMPORT_ALL = """
@@ -79,7 +79,7 @@ def names_that_are_gone(folder: Path) -> str:
 
 @pytest.mark.parametrize("feature", features())
 def test_without_a_feature_nothing_names_it(feature: str, tmp_path: Path) -> None:
-    gone = without([feature], tmp_path)
+    gone = without([feature], tmp_path, PACKAGE)
     assert feature in gone
     assert not (tmp_path / "formation_p2p" / "features" / feature).exists()
     assert names_that_are_gone(tmp_path) == ""
@@ -88,7 +88,7 @@ def test_without_a_feature_nothing_names_it(feature: str, tmp_path: Path) -> Non
 
 def test_the_kernel_alone_runs_a_job(tmp_path: Path) -> None:
     copy, home = tmp_path / "copy", tmp_path / "home"
-    assert without(features(), copy) == set(features())
+    assert without(features(), copy, PACKAGE) == set(features())
     assert names_that_are_gone(copy) == ""
     python(copy, "-c", IMPORT_ALL)
     assert "features." not in (copy / "formation_p2p" / "command" / "main.py").read_text()

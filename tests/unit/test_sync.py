@@ -7,9 +7,6 @@ import asyncio
 import inspect
 import pydoc
 import re
-import subprocess
-import sys
-import textwrap
 import threading
 import types
 import typing
@@ -112,81 +109,6 @@ def test_options_are_shown_as_far_as_they_say_something() -> None:
     text = "TaskOptions(needs=Requirements(cpu_milli=2000), attempts=1)"
     assert repr(TaskOptions(needs=needs, attempts=1)) == text
     assert repr(hints) == "Hints(region='eu', required=frozenset({'region'}))"
-
-
-TYPED = """
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from formation_p2p import Hardware, Reference, SyncJob, SyncNode, TaskResult, ProcessSpec
-    from formation_p2p.workload.core.blob import Blob
-
-    def half(n: int) -> float:
-        return n / 2
-
-    def uses(node: SyncNode) -> None:
-        a: list[float] = node.map(half, [1, 2], needs="cpu=1", speculate=True, buffersize=5)
-        g: list[float] = node.map(half, [f := node.put(1)])
-        job: SyncJob = node.submit(ProcessSpec(("true",)), deadline_s=5.0, learn=False)
-        b: tuple[TaskResult, ...] = job.results()
-        c: TaskResult | None = job.result("x")
-        d: Hardware = node.worker(price_micro=3)
-        e: Blob = node.put("x")
-        l: Reference[int] = f
-        node.get(e, "y")
-        node.run(["true"], inputs={"e": e}, outputs=["f"], attempts=2)
-        jobs: tuple[SyncJob, ...] = node.jobs()
-        node.job("x").cancel()
-        with node.executor() as executor:
-            h: Future[float] = executor.submit(half, 1)
-            i: Future[float] = executor.submit(half, f)
-            j: Future[int] = executor.submit(sum, node.put([1]))
-            k: Future[str] = executor.submit(lambda row, n: row[n], node.put(["a"]), 0)
-            half_of: Callable[[int], float] = lambda n: n / 2
-            m: list[float] = node.map(half_of, [f])
-        o: list[float] = node.map(lambda n: n / 2, [f, f])
-        p: list[int] = node.map(sum, [node.put([1])])
-        q: list[int] = node.map(len, (node.put((n,)) for n in range(3)))
-        r: list[int] = node.map(lambda text: len(text), ["a"])
-        s: list[int] = node.map(pow, [2, 3], [5, 2])
-"""
-REFUSED = """
-    from formation_p2p import ProcessSpec, SyncNode
-
-    def half(n: int) -> float:
-        return n / 2
-
-    async def uses(node: SyncNode) -> None:
-        node.map(half, ["a"])
-        node.map(half, [node.put("a")])
-        node.map(lambda n: n / 2, [node.put("a")])
-        node.map(half, [1], deadline_s=5.0)
-        node.submit(ProcessSpec(("true",)), atempts=2)
-        node.run(["true"], timeout_s="5m")
-        node.executor(learn=False)
-        node.executor().submit(half, "a")
-        node.executor().submit(half, node.put("a"))
-        await node.submit(ProcessSpec(("true",)))
-"""
-
-
-def checked(folder: Path, source: str) -> list[str]:
-    path = folder / "script.py"
-    path.write_text(textwrap.dedent(source))
-    root = Path(__file__).parents[2]
-    # With the configuration of the project, so that what `make lint` has checked is not again.
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(root / ".mypy_cache")]
-    done = subprocess.run(
-        [*command, str(path)], capture_output=True, text=True, cwd=root, timeout=300, check=False
-    )
-    return [line for line in done.stdout.splitlines() if "script.py" in line and "error:" in line]
-
-
-@pytest.mark.at_length
-def test_options_are_checked_by_mypy(tmp_path: Path) -> None:
-    assert checked(tmp_path, TYPED) == []
-    wrong = {n for n, line in enumerate(REFUSED.splitlines(), 1) if "node." in line}
-    assert {int(error.split(":")[1]) for error in checked(tmp_path, REFUSED)} == wrong
 
 
 def test_a_node_that_cannot_be_entered_leaves_no_thread_and_no_loop(tmp_path: Path) -> None:
