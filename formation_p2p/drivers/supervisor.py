@@ -131,6 +131,9 @@ SECCOMP_SET_MODE_FILTER = 1
 SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4
 SYS_CLONE3 = 435
 SYS_PIDFD_GETFD = 438
+# <linux/kcmp.h>, and <asm/unistd.h>.
+KCMP_VM = 1
+SYS_KCMP = 312 if os.uname().machine == "x86_64" else 272
 
 
 def main() -> None:
@@ -692,8 +695,9 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
     more than `memory_bytes` in proportion, as that takes the kernel long. 0 leaves
     that out.
     """
+    parents = dict(processes())
     family: dict[int, list[int]] = {}
-    for pid, parent in processes():
+    for pid, parent in parents.items():
         family.setdefault(parent, []).append(pid)
     found = family.get(os.getpid(), [])
     for pid in found:
@@ -706,18 +710,29 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
     shown = [shown_at(pid) for pid in found]
     unnamed.places = [place for place, *_ in shown]
     unnamed.threads = sum(threads for *_, threads in shown)
-    tables = 1024 * sum(kib for _, _, kib, _ in shown)
-    most = 1024 * sum(kib for _, kib, _, _ in shown) + tables + files
+    own = [
+        each
+        for pid, each in zip(found, shown, strict=True)
+        if not is_in_memory_of(parents[pid], pid)
+    ]
+    tables = 1024 * sum(kib for _, _, kib, _ in own)
+    most = 1024 * sum(kib for _, kib, _, _ in own) + tables + files
     if most <= memory_bytes or memory_bytes == 0:
         return most
     held = shared = 0
-    for place, *_ in shown:
+    for place, *_ in own:
         anonymous = kib_in(f"{place}/smaps_rollup", b"Pss_Anon:")
         shared += kib_in(f"{place}/smaps_rollup", b"Pss_Shmem:") if anonymous else 0
         # Of one that may not be looked into; of one that has ended meanwhile this is nothing.
         held += anonymous or kib_in(f"{place}/status", b"RssAnon:", b"RssShmem:")
     # A file of these that is mapped counts in both.
     return 1024 * held + tables + max(1024 * shared, files)
+
+
+def is_in_memory_of(parent: int, pid: int) -> bool:
+    """As a program that is being started is until it has begun (vfork(2)): the kernel shows the
+    same memory twice. False where the kernel does not tell."""
+    return call("syscall", SYS_KCMP, parent, pid, KCMP_VM, 0, 0) == 0
 
 
 def shown_at(pid: int) -> tuple[str, int, int, int]:

@@ -15,7 +15,7 @@ import pytest
 
 from formation_p2p.core.units import MIB
 from formation_p2p.drivers import supervisor
-from formation_p2p.drivers.machine import Machine
+from formation_p2p.drivers.machine import Machine, Sandboxing
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome
 from tests.support.drivers_world import outcome_of_process, printed
 from tests.support.sandboxes import needs_sandbox
@@ -151,6 +151,27 @@ def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None
     outcome = run(tmp_path, sys.executable, "-c", program, memory_bytes=128 * MIB)
     assert isinstance(outcome, Failed), outcome
     assert outcome.kind is FailureKind.MEMORY
+
+
+# A program that is being started waits in the memory of the task (vfork(2)), for a second.
+STARTS = """
+import os, subprocess
+held = b"x" * (80 * 2**20)
+os.mkfifo("opens")
+with subprocess.Popen(["sh", "-c", "sleep 1; : > opens"]):
+    opening = [(os.POSIX_SPAWN_OPEN, 0, "opens", os.O_RDONLY, 0)]
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=opening), 0)
+print("begun", len(held))
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["off", "required"])
+def test_a_program_that_is_being_started_does_not_count_twice(
+    tmp_path: Path, sandbox: Sandboxing
+) -> None:
+    machine = replace(Machine.found(tmp_path / "home", sandbox), groups=None)
+    outcome = outcome_of_process(machine, tmp_path, *PYTHON, STARTS, memory_bytes=128 * MIB)
+    assert "begun" in printed(outcome)
 
 
 @pytest.mark.parametrize("most", range(3, 10))
