@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.environments import prepare
 from formation_p2p.environments.prepare import wheels_for
+from formation_p2p.machine.command import printed_by
 from formation_p2p.machine.pythons import own_name
 from formation_p2p.workload.core.environment import Environment
 from tests.support.packages import wheel
@@ -67,11 +67,11 @@ def test_the_password_of_an_index_is_in_no_command_line(
     offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the submitter's own, either: all users of a machine see those."""
-    run, commands = prepare.printed_by, []
+    commands = []
 
-    def noted(argv: Sequence[str], *rest: Any, **options: Any) -> str:
+    def noted(argv: tuple[str, ...], *rest: Any, **options: Any) -> str:
         commands.append(" ".join(argv))
-        return run(argv, *rest, **options)
+        return printed_by(argv, *rest, **options)
 
     monkeypatch.setattr(prepare, "printed_by", noted)
     write_wheel(offered, "py3-none-any")
