@@ -293,7 +293,7 @@ def test_tasks_carry_the_environment_once_for_all() -> None:
 
 def test_the_first_example_of_the_document_is_for_callers_of_any_version() -> None:
     """A function of `__main__` runs with the version of its caller alone."""
-    (line, _) = block("docs/explanation/environments.md", "python", "env = Env(").text.splitlines()
+    (line, _) = block("docs/how-to/packages.md", "python", "env = Env(").text.splitlines()
     env: Env = eval(line.removeprefix("env = "), {"Env": Env})
     assert (env.requirements, env.python) == (("scikit-learn==1.7",), "")
 
