@@ -95,8 +95,9 @@ def request_headers(head: Head, to: Destination, address: str, host: str) -> Hea
     headers: Headers = [(b"host", host.encode("latin-1"))]
     is_chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
     for name, value in head.headers:
+        read_as = name.replace(b"_", b"-")  # by programs that have headers as variables (CGI)
         is_told = to.is_relayed and name.startswith(b"x-forwarded-")
-        if (name in _HOP and not is_told) or name in dropped or name == b"host":
+        if (read_as in _HOP and not is_told) or name in dropped or read_as == b"host":
             continue
         if name == b"authorization" and bearer_token(value):
             continue  # the service is not to have it
