@@ -143,8 +143,11 @@ def main() -> None:
     fds = order["fds"]
     for fd in fds.values():
         os.set_inheritable(fd, False)
+    with open_in(fds["proc"], "self/oom_score_adj", "w") as score:
+        score.write(str(OOM_SCORE))  # all that it starts has it as well
     if "node" in fds:
-        # A process that traces it could stop it, also from inside.
+        # A process that traces it could stop it, and take the files that it holds, also from
+        # inside: the /proc of the machine is among them.
         prctl(PR_SET_DUMPABLE, 0)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     if number := order["keyctl"]:
@@ -290,25 +293,34 @@ def open_in(proc: int, path: str, mode: str) -> IO[str]:
     return open(path, mode, opener=lambda path, flags: os.open(path, flags, dir_fd=proc))
 
 
-def be_nice_as_session(proc: int) -> None:
+def be_nice_as_session(order: Order) -> None:
     """Where the kernel shares cores among sessions (sched(7), "The autogroup feature"), the
     niceness of a process counts in its session alone. It takes one such word of all users in
     100 ms, and refuses others: then this task shares the cores evenly with the node."""
+    in_sandbox = "node" in order["fds"]
+    if in_sandbox and not order["limits_user"]:
+        return
+    # An ordinary user writes there only for a process that others may look into. Those inside may
+    # not look into one with more capabilities than theirs.
+    prctl(PR_SET_DUMPABLE, 1)
     try:
-        with open_in(proc, "self/autogroup", "w") as file:
+        with open_in(order["fds"]["proc"], "self/autogroup", "w") as file:
             file.write(str(NICENESS))
     except OSError:
         pass  # another was a moment earlier, or this kernel has no autogroups
+    finally:
+        prctl(PR_SET_DUMPABLE, int(not in_sandbox))
 
 
 def become(order: Order, supervisor: int, is_in_group: bool) -> None:
-    """In the child: take on the limits, then be the task. Never returns."""
+    """In the child: take on the limits, then be the task. Never returns. Until then it holds what
+    the supervisor holds, and programs of the task may run."""
     what = "the limits of its lease"
     try:
         os.setsid()
+        be_nice_as_session(order)
         if order["limits_user"]:
             hold_capabilities(0)
-        prctl(PR_SET_DUMPABLE, 1)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(127)
@@ -320,10 +332,7 @@ def become(order: Order, supervisor: int, is_in_group: bool) -> None:
             give_input(order["stdin"])
         if "group" in order["fds"] and not is_in_group:
             os.write(order["fds"]["group"], b"0")
-        with open_in(order["fds"]["proc"], "self/oom_score_adj", "w") as file:
-            file.write(str(OOM_SCORE))
         os.nice(NICENESS)
-        be_nice_as_session(order["fds"]["proc"])
         os.sched_setaffinity(0, order["cores"])
         for name, limit in order["resource_limits"].items():
             number = getattr(resource, name)

@@ -33,7 +33,7 @@ from formation_p2p.features.services.host.tending import MAX_PEER_STREAMS, Tendi
 from formation_p2p.secrets.store import Secrets
 from formation_p2p.trust.core.grants import Right
 from formation_p2p.workload.core.blob import Blob
-from tests.host.test_services_replicas import ALICE, Told, replicas, spec
+from tests.host.test_services_replicas import ALICE, SERVER, UNIX, Told, replicas, spec
 from tests.support.services import read_all
 from tests.support.services_world import claim_of
 from tests.support.stacks import Node, running
@@ -166,6 +166,36 @@ async def test_a_program_runs_beside_a_replica_for_its_owner_and_the_publisher_w
         came = await ran(await publisher.tending.ask(worker.contact, missing))
         assert b"no-such-program: No such file" in came[STDERR]
         assert came[EXIT] == bytes([127])
+
+
+# A replica that looks into each process that is begun beside it, for files that are not of its
+# sandbox: such as the machine's own /proc.
+LOOKS = """
+import threading
+def look():
+    own = os.stat("/proc").st_dev
+    while True:
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            for fd in range(64):
+                try: of = os.stat(f"/proc/{pid}/fd/{fd}/self/").st_dev
+                except OSError: continue
+                if of != own: print("sees the machine", flush=True)
+threading.Thread(target=look, daemon=True).start()
+listening.listen()
+"""
+
+
+@in_trio
+async def test_a_replica_takes_nothing_of_the_machine_from_what_is_begun_beside_it(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as (told, worker, _, _):
+        told.start(spec(SERVER.format(listen=UNIX).replace("listening.listen()\n", LOOKS)))
+        await told.until(ReplicaState.READY)
+        for _ in range(10):
+            begun = RunBeside("notes", b"", ("true",))
+            assert (await ran(await worker.tending.ask(worker.contact, begun)))[EXIT] == b"\x00"
+        assert "sees the machine" not in told.printed()
 
 
 @in_trio
