@@ -33,11 +33,12 @@ from formation_p2p.features.services.core.spec import (
     WorkerType,
     labels_of,
 )
+from formation_p2p.leases.core.session import Disconnected
 from simulations.placed import Placed
 from simulations.residents import Residents
 from simulations.simulator.node import SimNode
 from simulations.simulator.performer import Requests
-from simulations.simulator.world import EPOCH_UNIX_S, World
+from simulations.simulator.world import EPOCH_UNIX_S, LATENCY_S, World
 
 WORKERS: Final = 200
 SERVICES: Final = 14
@@ -235,6 +236,10 @@ class Village:
             self.world.vanish(node)
         else:
             self.world.kill(node)
+            broken = Disconnected(node.identity.peer_id)
+            for other in self.alive():
+                if other.name in node.asked or node.name in other.asked:
+                    self.world.later(LATENCY_S, other, broken)
 
 
 def _far(key: Key, node: SimNode) -> int:

@@ -293,10 +293,7 @@ class World:
         self.witness(node, event, effects)
         for effect in effects:
             self.performer.take(node, effect)
-        due_s = max(node.clock.world_s(peer.next_timeout()), self.now_s)
-        if due_s < node.tick_s and due_s != float("inf"):
-            node.tick_s = due_s
-            self.at(due_s, self._tick, node, due_s)
+        self._arm(node)
 
     def moment(self, node: SimNode) -> Moment:
         """What its clocks show now."""
@@ -306,9 +303,25 @@ class World:
     def _identity(self, name: str) -> Identity:
         return Identity.from_seed(hashlib.sha256(f"{self.seed}/{name}".encode()).digest())
 
+    def _due_s(self, node: SimNode) -> float:
+        """When a node is to be ticked next."""
+        return max(node.clock.world_s(node.peer.next_timeout()), self.now_s)
+
+    def _arm(self, node: SimNode) -> None:
+        due_s = self._due_s(node)
+        if due_s < node.tick_s and due_s != float("inf"):
+            node.tick_s = due_s
+            self.at(due_s, self._tick, node, due_s)
+
     def _tick(self, node: SimNode, due_s: float) -> None:
-        if node.tick_s == due_s:
-            node.tick_s = float("inf")
+        if node.tick_s != due_s:
+            return
+        node.tick_s = float("inf")
+        if not node.alive:
+            return
+        if self._due_s(node) > self.now_s:
+            self._arm(node)  # what was due then is due later by now
+        else:
             self.deliver(node, Tick())
 
     def deliver_to(self, incarnation: int, node: SimNode, event: PeerEvent) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
+from typing import Any
 
 import pytest
 
 from formation_p2p.assembly import Peer, PeerEvent
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key, distance, key_of
 from formation_p2p.features.services.core.claim import ClaimState, SignedClaim
 from formation_p2p.features.services.core.events import (
@@ -18,12 +20,15 @@ from formation_p2p.features.services.core.events import (
     ServiceStep,
     StopServing,
 )
+from formation_p2p.features.services.core.means import Means
 from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.features.services.core.services import Services
 from formation_p2p.features.services.core.sight import Sight
-from formation_p2p.features.services.core.spec import Pinned, Replicas
+from formation_p2p.features.services.core.spec import Pinned, Replicas, WorkerType
+from formation_p2p.leases.core.session import Disconnected
 from simulations.simulator.node import SimNode
-from simulations.simulator.world import EPOCH_UNIX_S
+from simulations.simulator.world import EPOCH_UNIX_S, LATENCY_S
+from tests.support.services_played import Played
 from tests.support.services_world import (
     CPU,
     ECHO,
@@ -294,3 +299,95 @@ def test_of_workers_that_claim_a_slot_at_once_one_starts_and_the_others_yield() 
     assert len(hamlet.having("echo")) == 1
     assert len(hamlet.steps(ServiceStep.STARTED)) == 1
     assert "another has the slot" in why_yielded(hamlet)
+
+
+TYPES = {
+    "first": {WorkerType.GPU, WorkerType.EDGE},
+    "second": {WorkerType.CPU, WorkerType.GPU, WorkerType.EDGE},
+    "third": {WorkerType.STORAGE, WorkerType.CPU},
+}
+
+
+def lab(replicas: int) -> tuple[Hamlet, list[str]]:
+    """Three workers of different types with eleven services, three of them pinned to the third. All
+    have just been started."""
+    hamlet = Hamlet(0, max_services=14)
+    for name, types in TYPES.items():
+        node = hamlet.world.add(name, serve=hamlet.world.machine(cpu=8))
+        hamlet.workers.append(node)
+        hamlet.world.deliver(node, ServeServices(frozenset(types), 14))
+    hamlet.world.elapse(5)
+    tiers = [1, 1, 2, 2, 2, 4, 4, 4, 3, 3, 3]
+    names = [f"service-{number}" for number in range(len(tiers))]
+    for name, tier in zip(names, tiers, strict=True):
+        pinned = Pinned(name, hamlet.workers[2].identity.peer_id) if tier == 3 else None
+        count = Replicas(1, replicas, replicas) if tier != 3 else Replicas(1, 1, 1)
+        spec = replace(ECHO, name=name, tier=tier, replicas=count, pinned=pinned)
+        hamlet.publish(spec)
+    seconds_until_all_run(hamlet, names)
+    hamlet.world.elapse(1)
+    return hamlet, names
+
+
+def seconds_until_all_run(hamlet: Hamlet, names: list[str]) -> float:
+    began_s = hamlet.world.now_s
+    while not all(map(hamlet.having, names)):
+        hamlet.world.elapse(0.5)
+    return hamlet.world.now_s - began_s
+
+
+def kill(hamlet: Hamlet, node: SimNode) -> None:
+    hamlet.world.kill(node)
+    for other in hamlet.workers:
+        hamlet.world.later(LATENCY_S, other, Disconnected(node.identity.peer_id))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_a_killed_worker_had_is_started_by_those_that_are_left_within_seconds(
+    replicas: int,
+) -> None:
+    hamlet, names = lab(replicas)
+    lost = len(hamlet.workers[1].replicas.running)
+    before = len(hamlet.steps(ServiceStep.STARTED))
+    kill(hamlet, hamlet.workers[1])
+    assert seconds_until_all_run(hamlet, names) < 4.0
+    hamlet.world.elapse(60)
+    assert len(hamlet.steps(ServiceStep.STARTED)) - before <= lost
+
+
+def test_what_a_worker_had_whose_power_failed_is_started_by_those_that_are_left() -> None:
+    hamlet, names = lab(1)
+    hamlet.world.vanish(hamlet.workers[1])
+    assert seconds_until_all_run(hamlet, names) < 15.0
+
+
+def test_a_worker_that_came_late_is_chosen_as_a_guardian_within_a_minute() -> None:
+    hamlet = Hamlet(1).given(wanting(1), for_s=30)
+    [replica] = services_of(hamlet.workers[0]).holding
+    assert not replica.guardians
+    late = hamlet.join("late")
+    hamlet.world.elapse(70)
+    assert replica.guardians == (late.contact,)
+
+
+def claimed(means: Means, name: str, **fields: Any) -> PeerId:
+    """That worker has claimed a slot of a service."""
+    author = person(name)
+    service = fields.setdefault("service", "echo")
+    means.sight(service).take(SignedClaim(claim_of(author, **fields), b""))
+    return author.peer_id
+
+
+def test_workers_are_busy_that_have_as_many_replicas_as_far_as_their_claims_say() -> None:
+    means = Played().means
+    more = claimed(means, "more", service="other", services_held=3)
+    as_many = claimed(means, "as many", service="other", services_held=2)
+    has_it = claimed(means, "has it", services_held=1)
+    suspect = claimed(means, "suspect", service="other", services_held=1)
+    claimed(means, "less", service="other", services_held=1)
+    claimed(means, "less by now", service="other", services_held=3)
+    claimed(means, "less by now", service="third", services_held=1, sequence=2)
+    claimed(means, "of old", service="other", services_held=3, expires_unix_s=int(NOW.unix_s))
+    claimed(means, "gpu", service="gpu", services_held=3, worker_type=WorkerType.GPU)
+    busy = means.busy(ECHO, 2, NOW, {suspect: 1})
+    assert busy == {more, as_many, has_it, suspect, means.peer_id}

@@ -70,7 +70,8 @@ LOOKUP_AFTER: Final = 2
 @dataclass(slots=True)
 class Attempt:
     """Its turn is at `turn_s`; the last read began at `read_s`. `doubted` are claims whose authors
-    do not answer, by their sequence. `held` replicas were here when it began to wait."""
+    do not answer, by their sequence. `held` replicas were here when it began to wait. A guardian
+    has the `guardians` that its suspect's claim names, itself among them."""
 
     signed: SignedSpec
     slot: int
@@ -81,7 +82,7 @@ class Attempt:
     stage: Stage = Stage.WAITING
     probes: int = 0
     held: int = 0
-    is_guard: bool = False
+    guardians: tuple[PeerId, ...] = ()
     is_located: bool = False
     unheard: int = 0
     read_s: float = 0.0
@@ -124,18 +125,18 @@ class Filler:
     def suspect(self, claim: Claim, rank: int, now: Moment) -> None:
         """The holder of a slot does not answer its guardian, which is the next but `rank`."""
         doubts = self._means.sight(claim.service).doubts(claim)
-        self.consider(claim.service, now, doubts, rank, claim.slot)
+        self.consider(claim.service, now, doubts, claim, rank)
 
     def consider(
         self,
         service: str,
         now: Moment,
         doubted: Mapping[PeerId, int] = {},
-        rank: int | None = None,
-        suspected: int | None = None,
+        suspected: Claim | None = None,
+        rank: int = 0,
     ) -> None:
-        """Begin to fill a slot, if one seems free that this worker may fill: the one that is
-        `suspected`, or else the nearest."""
+        """Begin to fill a slot, if one seems free that this worker may fill: that of the claim that
+        is `suspected` by its guardian of this `rank`, or else the nearest."""
         signed = self._means.spec(service)
         if signed is None or not self._may_run(signed):
             return
@@ -150,28 +151,31 @@ class Filler:
             slot: 0 if self._had(service, slot) else self._means.rank(signed.spec, slot)
             for slot in free
         }
-        slot = min(free, key=lambda each: (each != suspected, ranks[each], each))
-        is_guard = rank is not None
-        turn = self._turn(service, slot, ranks[slot], known) if rank is None else rank
-        wait_s = self._wait_s(turn, signed, now, is_guard=is_guard)
-        turn_s = now.mono_s + wait_s
+        guarded = None if suspected is None else suspected.slot
+        slot = min(free, key=lambda each: (each != guarded, ranks[each], each))
+        if suspected is None:
+            guardians = () if attempt is None else attempt.guardians
+            turn = self._turn(service, slot, ranks[slot], known)
+        else:
+            guardians, turn = suspected.guardians, rank
+        turn_s = now.mono_s + self._wait_s(turn, signed, now, known, guardians)
         due_s = max(now.mono_s, turn_s - self._means.parameters.probe_s)
-        if attempt is None:
-            self._attempts[service] = Attempt(
-                signed,
-                slot,
-                turn_s,
-                due_s,
-                "a guardian's" if is_guard else "a read",
-                known,
-                held=len(self._holding),
-                is_guard=is_guard,
-                # A guardian hears with each answer who is nearest to the service's name.
-                is_located=is_guard,
-            )
-        elif attempt.stage is Stage.WAITING and not attempt.probes and turn_s < attempt.turn_s:
-            attempt.slot, attempt.doubted = slot, known
-            attempt.turn_s, attempt.due_s = turn_s, due_s
+        if attempt is not None and (
+            attempt.stage is not Stage.WAITING or attempt.probes or turn_s >= attempt.turn_s
+        ):
+            return
+        self._attempts[service] = Attempt(
+            signed,
+            slot,
+            turn_s,
+            due_s,
+            "a guardian's" if guardians else "a read",
+            known,
+            held=len(self._holding),
+            guardians=guardians,
+            # A guardian hears with each answer who is nearest to the service's name.
+            is_located=bool(guardians),
+        )
 
     def drop(self, service: str) -> None:
         """The service is not to be run here any more."""
@@ -213,15 +217,42 @@ class Filler:
             return rank.bit_length()
         return rank
 
-    def _wait_s(self, rank: int, signed: SignedSpec, now: Moment, *, is_guard: bool) -> float:
+    def _wait_s(
+        self,
+        rank: int,
+        signed: SignedSpec,
+        now: Moment,
+        doubted: Mapping[PeerId, int],
+        guardians: tuple[PeerId, ...],
+    ) -> float:
         ours = self._means.parameters
-        beyond_s = ours.guard_beyond_s if is_guard else ours.beyond_s
-        share, held = self._means.share(signed.spec.worker_type), len(self._holding)
+        yields_s = self._yields_s(signed, now, doubted, guardians)
+        jitter_s = ours.jitter_s * self._means.rng.random()
+        return min(rank, ours.max_rank) * ours.rank_s + yields_s + jitter_s
+
+    def _yields_s(
+        self,
+        signed: SignedSpec,
+        now: Moment,
+        doubted: Mapping[PeerId, int],
+        guardians: tuple[PeerId, ...],
+    ) -> float:
+        """How long others come first that have less to do: the longer, the more replicas this
+        worker has, and no longer than it takes all of those others, one after the other."""
+        ours, held = self._means.parameters, len(self._holding)
+        beyond_s = ours.guard_beyond_s if guardians else ours.beyond_s
         if self._means.is_urgent(signed, now):
             beyond_s = ours.held_s
-        busy = min(held, share) * ours.held_s + max(0, held + 1 - share) * beyond_s
-        jitter_s = ours.jitter_s * self._means.rng.random()
-        return min(rank, ours.max_rank) * ours.rank_s + busy + jitter_s
+        share = self._means.share(signed.spec.worker_type)
+        busy_s = min(held, share) * ours.held_s + max(0, held + 1 - share) * beyond_s
+        if not busy_s:
+            return 0.0
+        taken = self._means.busy(signed.spec, held, now, doubted)
+        if guardians:
+            others = len(set(guardians) - taken)
+        else:
+            others = self._means.workers(signed.spec.worker_type) - len(taken)
+        return min(busy_s, max(0, others) * ours.rank_s)
 
     def _had(self, service: str, slot: int) -> bool:
         """Whether the slot was this worker's when its node ended: it comes first then."""
@@ -289,7 +320,7 @@ class Filler:
             return []
         sight = self._means.sight(attempt.service)
         silent = sight.to_probe(attempt.slot, now.unix_s, attempt.doubted)
-        if not (attempt.probes and attempt.is_guard):
+        if not (attempt.probes and attempt.guardians):
             claims = [sight.claims[each].claim for each in attempt.doubted if each in sight.claims]
             silent += [claim for claim in claims if claim.slot == attempt.slot]
         return silent
@@ -320,11 +351,12 @@ class Filler:
     def _claim(self, attempt: Attempt, now: Moment) -> None:
         means, signed = self._means, attempt.signed
         if len(self._holding) > attempt.held:  # meanwhile this worker has taken on another service
-            attempt.held, attempt.probes = len(self._holding), 0
-            wait_s = self._wait_s(0, signed, now, is_guard=attempt.is_guard)
-            attempt.turn_s = now.mono_s + wait_s
-            self._wait(attempt, attempt.turn_s - self._means.parameters.probe_s)
-            return
+            attempt.held = len(self._holding)
+            yields_s = self._yields_s(signed, now, attempt.doubted, attempt.guardians)
+            if yields_s:
+                attempt.probes, attempt.turn_s = 0, now.mono_s + yields_s
+                self._wait(attempt, attempt.turn_s - means.parameters.probe_s)
+                return
         attempt.move("free")
         means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)
         epoch = means.next_epoch(attempt.service, attempt.slot, now)

@@ -150,6 +150,12 @@ class Guards:
     def clear(self) -> None:
         self._guards.clear()
 
+    def disconnected(self, holder: PeerId, now: Moment) -> None:
+        """The connection to a peer broke: ask at once whether it is still there."""
+        for (_, watched), guard in self._guards.items():
+            if watched == holder and not guard.pending:
+                guard.due_s = now.mono_s
+
     def tick(self, now: Moment) -> None:
         for key, guard in list(self._guards.items()):
             if now.mono_s >= guard.due_s:

@@ -308,7 +308,12 @@ class Holding:
             replica.guardians_s = now.mono_s + self._means.parameters.retry_s
 
     def _chosen(self, replica: Replica, found: Found, now: Moment) -> None:
-        if self._replicas.get(replica.service) is not replica or not found.suited:
+        if self._replicas.get(replica.service) is not replica:
+            return
+        if len(found.profiles) <= MAX_GUARDIANS:  # this worker among them: more may come
+            soon_s = now.mono_s + self._means.parameters.few_guardians_s
+            replica.guardians_s = min(replica.guardians_s, soon_s)
+        if not found.suited:
             return
         spec = replica.signed.spec
         live = self._means.sight(spec.name).live(now.unix_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -18,6 +18,7 @@ from formation_p2p.dht.core.operations import Answer, Asked, OperationId, Search
 from formation_p2p.discovery.core.finder import Finder, FindId, Found
 from formation_p2p.features.services.core.claim import (
     CLAIM_TTL_S,
+    Claim,
     ClaimState,
     SignedClaim,
     slot_key,
@@ -229,6 +230,26 @@ class Means:
             if signed.spec.worker_type is kind and signed.spec.pinned is None
         )
         return max(1, -(-replicas // self.workers(kind)))
+
+    def busy(
+        self, spec: ServiceSpec, held: int, now: Moment, doubted: Mapping[PeerId, int]
+    ) -> set[PeerId]:
+        """The workers of a service's type that cannot take it on, this one among them, or that
+        have `held` replicas or more: as far as their claims say."""
+        newest: dict[PeerId, Claim] = {}
+        of_type: set[PeerId] = set()
+        for sight in self.sights.values():
+            for signed in sight.claims.values():
+                claim = signed.claim
+                known = newest.get(claim.peer_id)
+                if claim.is_fresh(now.unix_s):
+                    if known is None or claim.sequence > known.sequence:
+                        newest[claim.peer_id] = claim
+                    if claim.worker_type is spec.worker_type:
+                        of_type.add(claim.peer_id)
+        full = {each for each in of_type if newest[each].services_held >= held}
+        having = {each.peer_id for each in self.sight(spec.name).live(now.unix_s).values()}
+        return full | having | doubted.keys() | {self.peer_id}
 
     def is_urgent(self, signed: SignedSpec, now: Moment) -> bool:
         """Whether it is the most important one of its type, of more than one importance in the

@@ -95,6 +95,7 @@ class Services:
             found=claims(self.found),
             joined=self.begin,
             moved=self.moved,
+            disconnected=self._guards.disconnected,
             leave=self.stop,
             labels=lambda: self.labels,
             validate=self.validate,
