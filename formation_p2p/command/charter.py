@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.command import flags
-from formation_p2p.command.charter_edit import Edits
+from formation_p2p.command.charter_edit import Edits, NextEdits
 from formation_p2p.command.charter_place import NO_CHARTER, Place, go_on
-from formation_p2p.command.command import CommandGroup, parameter, takes_together
+from formation_p2p.command.command import CommandGroup, chosen
 from formation_p2p.command.flags import argument, option
-from formation_p2p.command.logs import logged
 from formation_p2p.command.words import Json, printable, put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.trust.core.charter import Charter, changes, lines
@@ -41,68 +40,8 @@ A charter counts once the keys of the version before it, and its own, have signe
 their thresholds say. Who signs last hands it to the network.
 """
 
-_LIST: Final = list[str] | None
-# What `init` and `propose` take alike, under the names of Edits.
-EDITS: Final = {
-    "members": (
-        _LIST,
-        option("--member", "ORG=SHARE", "An organisation, and its share. Repeatable."),
-    ),
-    "regions": (
-        _LIST,
-        option(
-            "--region",
-            "NAME=WHO,…",
-            "Organisations, invitations and peers in a region. Repeatable.",
-        ),
-    ),
-    "signers": (
-        _LIST,
-        option("--signer", "PEER", "The id of a node that signs charters. Repeatable."),
-    ),
-    "threshold": (
-        int | None,
-        option("--threshold", "N", "How many signers make the next version."),
-    ),
-    "inviters": (
-        _LIST,
-        option("--inviter", "PEER", "The id of a node that may renew grants. Repeatable."),
-    ),
-    "expires": (
-        str | None,
-        option(
-            "--expires",
-            "TIME",
-            "For how long it holds: 90d, 52w. 365d at first, and where less than a day is left.",
-        ),
-    ),
-    "cpu_hours": (
-        str | None,
-        option("--cpu-hours", "N", "Core-hours a month, for grants without a quota."),
-    ),
-    "gpu_hours": (
-        str | None,
-        option("--gpu-hours", "N", "GPU-hours a month, for grants without a quota."),
-    ),
-    "concurrent": (int | None, option("--concurrent", "N", "Tasks at once, likewise.")),
-    "identities": (
-        int | None,
-        option("--identities", "N", "Nodes for each invitation without a bound."),
-    ),
-    "scope": (
-        str | None,
-        option("--scope", "SCOPE", "Who may read data without a rule of its own: org, …"),
-    ),
-}
-
-_takes_edits: Final = takes_together(
-    "edits", [parameter(name, *each) for name, each in EDITS.items()], Edits.of
-)
-
 
 @app.command(epilog=INIT_EPILOG)
-@logged
-@_takes_edits
 def init(edits: Edits, home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
     """Make the first charter of a network, where its root key is.
 
@@ -124,46 +63,24 @@ def init(edits: Edits, home: Path | None = flags.HOME, as_json: bool = flags.JSO
         issued_unix_s=now,
         expires_unix_s=now + 1,
     )
-    made = replace(edits, signers=(), threshold=None).apply(blank)
+    made = replace(edits, signers=None, threshold=None).apply(blank)
     go_on(place, draft(made, root), as_json=as_json)
 
 
 @app.command()
-@logged
-@_takes_edits
-def propose(
-    edits: Edits,
-    no_members: list[str] | None = option("--no-member", "ORG", "Take one out. Repeatable."),
-    no_regions: list[str] | None = option("--no-region", "NAME", "Take one out. Repeatable."),
-    no_signers: list[str] | None = option("--no-signer", "PEER", "Take one out. Repeatable."),
-    no_inviters: list[str] | None = option("--no-inviter", "PEER", "Take one out. Repeatable."),
-    bans: list[str] | None = option("--ban", "PEER|INVITATION", "Ban it. Repeatable."),
-    no_bans: list[str] | None = option(
-        "--no-ban", "PEER|INVITATION", "Allow it again. Repeatable."
-    ),
-    home: Path | None = flags.HOME,
-    as_json: bool = flags.JSON,
-) -> None:
+def propose(edits: NextEdits, home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
     """Make the next version: what is not named stays as it is.
 
     Signs it with the keys that are here, and prints it for the other signers, or hands it to the
     network where that is enough.
     """
     place = Place(home)
-    edits = replace(
-        edits,
-        no_members=tuple(no_members or ()),
-        no_regions=tuple(no_regions or ()),
-        no_signers=tuple(no_signers or ()),
-        no_inviters=tuple(no_inviters or ()),
-        bans=place.meant(bans or (), "ban"),
-        no_bans=place.meant(no_bans or (), "no-ban"),
-    )
+    bans, allowed = place.meant(edits.bans, "ban"), place.meant(edits.no_bans, "no-ban")
+    edits = replace(edits, bans=[*bans], no_bans=[*allowed])
     go_on(place, place.next_version(edits), as_json=as_json)
 
 
 @app.command()
-@logged
 def ban(
     name: str = argument("PEER|INVITATION", "As `formation members` shows it.", default=...),
     with_invitation: bool = option(
@@ -183,12 +100,11 @@ def ban(
     """
     place = Place(home)
     bans = place.with_invitation(name) if with_invitation else place.meant((name,), "ban")
-    edits = Edits(bans=bans, expires_unix_s=place.end_of_a_ban_unix_s())
+    edits = chosen(Edits, bans=bans, expires_unix_s=place.end_of_a_ban_unix_s())
     go_on(place, place.next_version(edits), as_json=as_json)
 
 
 @app.command("sign", epilog=SIGN_EPILOG)
-@logged
 def sign_it(
     given: str = argument(
         "FILE|-", "A proposal that a signer printed, or - for stdin.", default=...
@@ -202,7 +118,6 @@ def sign_it(
 
 
 @app.command()
-@logged
 def show(
     given: str = argument("FILE|-", "A proposal; else the charter that counts.", default=""),
     home: Path | None = flags.HOME,
@@ -224,7 +139,6 @@ def show(
 
 
 @app.command()
-@logged
 def diff(
     given: str = argument("FILE|-", "A proposal, or - for stdin.", default=...),
     home: Path | None = flags.HOME,

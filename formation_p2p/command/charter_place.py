@@ -68,10 +68,10 @@ class Place:
         """Those that are here."""
         return [self.home.identity(), *self.home.root_keys()]
 
-    def meant(self, names: Iterable[str], field: str) -> tuple[str, ...]:
+    def meant(self, names: Iterable[str] | None, field: str) -> tuple[str, ...]:
         """Peers and invitations, which may be those that are banned already."""
         banned = frozenset[str]() if self.charter is None else self.charter.banned_invitations
-        return tuple(peer_or_invitation(self.home, name, field, banned) for name in names)
+        return tuple(peer_or_invitation(self.home, name, field, banned) for name in names or ())
 
     def with_invitation(self, name: str) -> tuple[str, ...]:
         """A peer and the invitation by which it came, but for what is banned. Raises

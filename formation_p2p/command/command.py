@@ -1,17 +1,19 @@
-"""A function as a command of click: its parameters are declared by their defaults
-(`flags.option`, `flags.argument`) and typed by their annotations."""
+"""A function as a command of click: its parameters, and the fields of dataclasses among them, are
+declared by their defaults (`flags.option`, `flags.argument`) and typed by their annotations."""
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import click
+
+T = TypeVar("T")
 
 _TYPES: Final[Mapping[type, click.ParamType[Any]]] = {
     str: click.STRING,
@@ -20,40 +22,6 @@ _TYPES: Final[Mapping[type, click.ParamType[Any]]] = {
     bool: click.BOOL,
     Path: click.Path(path_type=Path),
 }
-
-
-def takes_together(
-    name: str, options: Iterable[inspect.Parameter], made: Callable[..., object]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Options that several commands share: the function that it decorates takes them as one
-    parameter, `name`, which has what is `made` of their values. Help shows them in its place."""
-    together = list(options)
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        # Its own type is none of an option's, and a command need not import it to be read.
-        function.__annotations__[name] = Any
-        signature = inspect.signature(function, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for each in signature.parameters.values():
-            parameters += together if each.name == name else [each]
-
-        @wraps(function)
-        def call(**arguments: Any) -> None:
-            given = {each.name: arguments.pop(each.name) for each in together}
-            function(**arguments, **{name: made(**given)})
-
-        shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-        call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-        return call
-
-    return decorate
-
-
-def parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
-    """An option of `takes_together`: its type, and how it is declared."""
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +55,84 @@ class Declared:
         return click.Option([name, *self.flags.split()], multiple=is_list, **more)
 
 
+class _Option(NamedTuple):
+    name: str
+    kind: Any
+    declared: Declared
+
+    def parameter(self) -> click.Parameter:
+        return self.declared.of(self.name, self.kind)
+
+
+class Together(NamedTuple):
+    """Options that a command takes as one parameter, which is what is `made` of their values."""
+
+    options: Sequence[_Option]
+    made: Callable[..., object]
+
+
+def takes_together(
+    name: str, options: Mapping[str, tuple[Any, Any]], made: Callable[..., object]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The command that it decorates takes these options, each with its type and how it is
+    declared, as its parameter `name`. Help shows them in its place."""
+    together = Together([_Option(each, *options[each]) for each in options], made)
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        # Its own type is none of an option's, and a command need not import it to be read.
+        function.__annotations__[name] = together
+        return function
+
+    return decorate
+
+
+def _declared(kind: Any) -> list[_Option]:
+    """The fields of a dataclass that are declared as options."""
+    hints = get_type_hints(kind)
+    return [
+        _Option(each.name, hints[each.name], each.default)
+        for each in fields(kind)
+        if isinstance(each.default, Declared)
+    ]
+
+
+def chosen(kind: type[T], **given: object) -> T:
+    """The options of a dataclass with these values; the others as where a person writes none."""
+    return kind(**{each.name: each.declared.default for each in _declared(kind)} | given)
+
+
 def command_of(
     function: Callable[..., None], name: str, cls: type[click.Command] = click.Command, **more: Any
 ) -> click.Command:
-    """`more` is as click has it."""
-    parameters = inspect.signature(function, eval_str=True).parameters.values()
-    return cls(
-        name,
-        callback=function,
-        params=[each.default.of(each.name, each.annotation) for each in parameters],
-        help=inspect.getdoc(function),
-        **more,
-    )
+    """Each parameter of the function is an option or an argument. One whose type is a dataclass has
+    those options that its fields declare. All commands take `-v` besides. `more` is as click has
+    it."""
+    from formation_p2p.command.logs import VERBOSE, log_from
+
+    options: list[_Option] = []
+    groups: dict[str, Together] = {}
+    for each in inspect.signature(function, eval_str=True).parameters.values():
+        kind = each.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
+            kind = Together(_declared(kind), kind)
+        if isinstance(kind, Together):
+            groups[each.name] = kind
+            options += kind.options
+        else:
+            options.append(_Option(each.name, kind, each.default))
+
+    def call(verbose: int, **arguments: Any) -> None:
+        gc.freeze()
+        gc.enable()  # main.py had stopped it
+        log_from(verbose)
+        for name, together in groups.items():
+            given = {each.name: arguments.pop(each.name) for each in together.options}
+            arguments[name] = together.made(**given)
+        function(**arguments)
+
+    options.append(_Option("verbose", int, VERBOSE))
+    params = [each.parameter() for each in options]
+    return cls(name, callback=call, params=params, help=inspect.getdoc(function), **more)
 
 
 class CommandGroup(click.Group):

@@ -11,7 +11,7 @@ from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE
 from formation_p2p.command.flags import option
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.node_options import NODE_OPTIONS, NodeOptions
+from formation_p2p.command.node_options import NodeOptions
 from formation_p2p.command.serve import freeze_imports, tell_reached, who
 from formation_p2p.command.words import put, say
 from formation_p2p.core.errors import InvalidInput
@@ -35,7 +35,6 @@ Examples:
 """
 
 
-@NODE_OPTIONS
 def gate(
     listen: list[str] = option(
         "--listen", "MULTIADDR", "Listen here. Repeatable.", default=list(GATE_LISTEN)
@@ -146,7 +145,6 @@ A worker or a gate of the same home does the same for commands. Commands with --
 """
 
 
-@NODE_OPTIONS
 def agent(*, options: NodeOptions) -> None:
     """Stay in the network until Ctrl-C, so that commands start at once.
 

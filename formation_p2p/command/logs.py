@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Final
+from typing import Final
 
 from formation_p2p.command.flags import option
 from formation_p2p.command.words import one_line, printable
@@ -20,29 +16,13 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 # What these tell is for the person who started the node, and no fault of the program.
 _FOR_PEOPLE: Final = ("formation_p2p.gates", "formation_p2p.trouble")
 
-_HELP: Final = "Log to stderr; twice for everything, with tracebacks of errors."
-_VERBOSE: Final = inspect.Parameter(
-    "verbose",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=option("-v --verbose", "", _HELP, default=0, count=True),
-    annotation=int,
+VERBOSE: Final = option(
+    "-v --verbose",
+    "",
+    "Log to stderr; twice for everything, with tracebacks of errors.",
+    default=0,
+    count=True,
 )
-
-
-def logged(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with `-v` after its own options, and the collector that main.py had stopped."""
-    signature = inspect.signature(command, eval_str=True)
-
-    @wraps(command)
-    def call(verbose: int, **arguments: Any) -> None:
-        gc.freeze()
-        gc.enable()
-        log_from(verbose)
-        command(**arguments)
-
-    parameters = [*signature.parameters.values(), _VERBOSE]
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return call
 
 
 class _Lines(logging.Handler):

@@ -20,7 +20,6 @@ import click
 
 from formation_p2p.command.command import CommandGroup, command_of
 from formation_p2p.command.exits import FAULT, IN_WORDS, SIGNALLED, USAGE, code_of
-from formation_p2p.command.logs import logged
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import FormationError
 from formation_p2p.machine.entry_points import Offered
@@ -48,7 +47,7 @@ class _Command:
             group: click.Command = module.app
             return group
         return command_of(
-            logged(getattr(module, name)),
+            getattr(module, name),
             name,
             getattr(module, f"{name.title()}Command", click.Command),
             epilog=getattr(module, f"{name.upper()}_EPILOG", None),

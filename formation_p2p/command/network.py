@@ -13,7 +13,6 @@ from typing import Final
 from formation_p2p.command import flags
 from formation_p2p.command.command import CommandGroup
 from formation_p2p.command.flags import argument, option, parse_duration_s
-from formation_p2p.command.logs import logged
 from formation_p2p.command.members import peer_or_invitation
 from formation_p2p.command.network_invite import (
     CELL,
@@ -112,11 +111,11 @@ DIAL_S: Final = 2.0
 app: Final = CommandGroup(
     "network", help="Create a network, invite others to it, join one.", no_args_is_help=True
 )
-app.command(epilog=INVITE_EPILOG)(logged(invite))
-app.command(epilog=COSIGN_EPILOG)(logged(cosign))
-app.command()(logged(reissue))
-app.command()(logged(hold))
-app.command(epilog=LEAVE_EPILOG)(logged(leave))
+app.command(epilog=INVITE_EPILOG)(invite)
+app.command(epilog=COSIGN_EPILOG)(cosign)
+app.command()(reissue)
+app.command()(hold)
+app.command(epilog=LEAVE_EPILOG)(leave)
 
 CREATE_EPILOG: Final = """
 \b
@@ -138,7 +137,6 @@ Examples:
 
 
 @app.command(epilog=CREATE_EPILOG)
-@logged
 def create(
     cell: str = CELL,
     org: str = ORG,
@@ -177,7 +175,6 @@ def create(
 
 
 @app.command(epilog=JOIN_EPILOG)
-@logged
 def join(
     invite: str = argument(
         "INVITE|FILE|-", "The invite, a file with it, or - for stdin.", default=...
@@ -214,7 +211,6 @@ def join(
 
 
 @app.command()
-@logged
 def show(
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
@@ -237,7 +233,6 @@ def show(
 
 
 @app.command("add-gate")
-@logged
 def add_gate(
     gate: str = argument(
         "MULTIADDR", "Such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…", default=...
@@ -257,7 +252,6 @@ def add_gate(
 
 
 @app.command()
-@logged
 def withdraw(
     name: str = argument(
         "PEER|INVITATION", "As `formation members` shows it, or in full.", default=...
@@ -280,7 +274,6 @@ def withdraw(
 
 
 @app.command()
-@logged
 def renew(
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,

@@ -19,7 +19,7 @@ from formation_p2p.command.command import Declared
 from formation_p2p.command.exits import DONE
 from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.node_options import NODE_OPTIONS, NodeOptions
+from formation_p2p.command.node_options import NodeOptions
 from formation_p2p.command.rights import in_words
 from formation_p2p.command.words import put, say
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
@@ -78,7 +78,6 @@ class WorkerCommand(click.Command):
             formatter.write_text(", ".join(DRIVERS))
 
 
-@NODE_OPTIONS
 def worker(
     listen: list[str] = option(
         "--listen", "MULTIADDR", "Listen here. Repeatable.", default=list(WORKER_LISTEN)

@@ -3,7 +3,6 @@ that make jobs, and keys of the job file. Each is described here once."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
-from formation_p2p.command.command import parameter, takes_together
+from formation_p2p.command import flags
+from formation_p2p.command.command import takes_together
 from formation_p2p.command.files import read_input
-from formation_p2p.command.flags import option, parse_duration_s, parsed
+from formation_p2p.command.flags import parse_duration_s, parsed
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import parse_micro
 from formation_p2p.machine.core.bounds import shown
@@ -240,17 +240,15 @@ def takes(
     """Puts the flags of these options where a command has the parameter `kwargs`, which gets what
     was written, read. Flags that are not written have `defaults`, or else those of the options;
     where there are None, they are left out."""
+    declared = {option: _declared(FLAGS[option], option, defaults) for option in options}
+    return takes_together("kwargs", declared, _read)
 
-    parameters = [_parameter(option, defaults) for option in options]
-    return takes_together("kwargs", parameters, _read)
 
-
-def _parameter(name: str, defaults: Mapping[str, int] | None) -> inspect.Parameter:
-    flag = FLAGS[name]
+def _declared(flag: Flag, option: str, defaults: Mapping[str, int] | None) -> tuple[type, Any]:
     names = f"--{flag.name}/--no-{flag.name}" if flag.default is True else f"--{flag.name}"
-    default = None if defaults is None else defaults.get(name, flag.default)
-    shown = option(names, flag.metavar or "", flag.help, default=default, show_default=True)
-    return parameter(name, flag.form.kind, shown)
+    default = None if defaults is None else defaults.get(option, flag.default)
+    shown = flags.option(names, flag.metavar or "", flag.help, default=default, show_default=True)
+    return flag.form.kind, shown
 
 
 def _read(**given: Any) -> TaskOptionKwargs:
@@ -274,11 +272,13 @@ def kwargs_of_file(job: Mapping[str, Any]) -> TaskOptionKwargs:
 
 # -- what a task of `run` or a job file runs -------------------------------------------------------
 
-WASM: Final = option(
+WASM: Final = flags.option(
     "--wasm", "FILE", "Run this WebAssembly module (WASI preview 1) with arguments ARGV."
 )
-FUEL: Final = option("--fuel", "N", "The most instructions that the module may run.", default=0)
-IMAGE: Final = option("--image", "IMAGE", "Run the command in a container of this image.")
+FUEL: Final = flags.option(
+    "--fuel", "N", "The most instructions that the module may run.", default=0
+)
+IMAGE: Final = flags.option("--image", "IMAGE", "Run the command in a container of this image.")
 
 
 @dataclass(frozen=True, slots=True)

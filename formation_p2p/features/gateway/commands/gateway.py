@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from formation_p2p.command.exits import DONE
 from formation_p2p.command.flags import option, parse_duration_s
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.node_options import NodeOptions, takes_node_options
+from formation_p2p.command.node_options import NodeOptions
 from formation_p2p.command.words import put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 
@@ -30,7 +31,13 @@ What goes over HTTP is not encrypted: let others reach it through a proxy with T
 """
 
 
-@takes_node_options(metrics="127.0.0.1:0")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions(NodeOptions):
+    """Its metrics are for the page."""
+
+    metrics: str | None = "127.0.0.1:0"
+
+
 def gateway(
     listen: str = option(
         "--listen",
@@ -61,7 +68,7 @@ def gateway(
         default=False,
     ),
     *,
-    options: NodeOptions,
+    options: GatewayOptions,
 ) -> None:
     """Serve the network over HTTP until Ctrl-C: `/service/NAME/…` leads to a replica of that
     service, `/api/…` takes jobs and workers that speak HTTP only, and `/` shows what is missing.

@@ -18,7 +18,6 @@ from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, FAILED, UNPLACEABLE
 from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.logs import logged
 from formation_p2p.command.words import printable, put, say
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.features.services.core.spec import check_service_name
@@ -41,7 +40,6 @@ _INPUT_BYTES: Final = 64 * 1024
 NAME: Final = argument("NAME", "The service.", default=...)
 
 
-@logged
 def logs(
     name: str = NAME,
     tail: int = option("--tail", "N", "So many lines of each replica.", default=50),
@@ -73,7 +71,6 @@ def logs(
     end_with(show)
 
 
-@logged
 def execute(
     name: str = NAME,
     argv: list[str] = argument("-- PROGRAM...", "The program, and its arguments.", default=...),

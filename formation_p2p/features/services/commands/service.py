@@ -14,7 +14,6 @@ from formation_p2p.command.command import CommandGroup
 from formation_p2p.command.exits import DONE, UNPLACEABLE
 from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.logs import logged
 from formation_p2p.command.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import PeerId
@@ -59,7 +58,6 @@ NAMES: Final = argument("NAME...", "Services by their names.", default=...)
 
 
 @app.command(epilog=APPLY_EPILOG)
-@logged
 def apply(
     file: Path = argument("FILE", "A catalog in TOML.", default=...),
     pin_to: str | None = option(
@@ -113,7 +111,6 @@ def apply(
 
 
 @app.command(name="rm")
-@logged
 def remove(
     names: list[str] = NAMES,
     home: Path | None = flags.HOME,
@@ -136,7 +133,6 @@ def remove(
 
 
 @app.command()
-@logged
 def rollback(
     name: str = NAME,
     version: int | None = option(
@@ -171,7 +167,6 @@ def rollback(
 
 
 @app.command()
-@logged
 def drain(
     name: str = NAME,
     home: Path | None = flags.HOME,
@@ -193,7 +188,6 @@ def drain(
 
 
 @app.command()
-@logged
 def scale(
     name: str = NAME,
     number: int = argument("N", "So many replicas.", default=...),
