@@ -31,6 +31,7 @@ ASSEMBLY: Final = (
     "formation_p2p/node_assembly.py",
     "formation_p2p/api/node.py",
     "formation_p2p/api/sync.py",
+    "formation_p2p/command/assembly.py",
     "formation_p2p/public.py",
 )
 DIALECT: Final = re.compile(r"\b(nobody|whoever|is no|the insides)\b", re.IGNORECASE)

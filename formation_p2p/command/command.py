@@ -86,6 +86,20 @@ def takes_together(
     return decorate
 
 
+def takes_each(
+    name: str, kinds: Sequence[type]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The command that it decorates takes the options of these dataclasses as its parameter `name`,
+    which has one of each."""
+    of_each = [(kind, _declared(kind)) for kind in kinds]
+
+    def made(**given: object) -> tuple[object, ...]:
+        return tuple(kind(**{each.name: given[each.name] for each in its}) for kind, its in of_each)
+
+    every = {each.name: (each.kind, each.declared) for _, its in of_each for each in its}
+    return takes_together(name, every, made)
+
+
 def _declared(kind: Any) -> list[_Option]:
     """The fields of a dataclass that are declared as options."""
     hints = get_type_hints(kind)

@@ -11,8 +11,8 @@ from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE
 from formation_p2p.command.flags import option
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.node_options import NodeOptions
-from formation_p2p.command.serve import freeze_imports, tell_reached, who
+from formation_p2p.command.node_options import NodeOptions, until_left
+from formation_p2p.command.serve import tell_reached, who
 from formation_p2p.command.words import put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import parse_bytes
@@ -73,9 +73,7 @@ def gate(
 
     async def serve_gate(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
-        from formation_p2p.command.local.methods import commands_served
 
-        leave = asyncio.Event()
         joining = Node.join(
             home=place.path,
             listen=listen,
@@ -83,9 +81,7 @@ def gate(
             relay=relays,
             **options.kwargs(),
         )
-        async with joining as node, commands_served(node, place.path):
-            interrupt.first(leave.set, "leaving the network")
-            freeze_imports()
+        async with until_left(joining, place, interrupt) as (node, leave):
             gates = node.addresses[:MAX_GATE_ADDRESSES]
             for address in reversed(gates):  # each goes first, so that they end in their order
                 place.add_gate(address)
@@ -155,12 +151,9 @@ def agent(*, options: NodeOptions) -> None:
 
     async def stay(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
-        from formation_p2p.command.local.methods import commands_served
 
-        leave = asyncio.Event()
         joining = Node.join(home=place.path, listen=(), **options.kwargs())
-        async with joining as node, commands_served(node, place.path):
-            interrupt.first(leave.set, "leaving the network")
+        async with until_left(joining, place, interrupt) as (node, leave):
             if options.as_json:
                 put({"event": "ready", "peer_id": node.peer_id, "name": node.name})
             else:

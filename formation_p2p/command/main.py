@@ -98,7 +98,9 @@ _COMMANDS: Final = {
         "Publish services, end them, see what they print.",
         is_group=True,
     ),
-    "contribute": _Command("command.serve", "Join a network and run what it lacks until Ctrl-C."),
+    "contribute": _Command(
+        "features.services.commands.serving", "Join a network and run what it lacks until Ctrl-C."
+    ),
     "network": _Command(
         "command.network", "Create a network, invite others to it, join one.", is_group=True
     ),

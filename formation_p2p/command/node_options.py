@@ -1,15 +1,24 @@
-"""The options of commands whose node runs until Ctrl-C: worker, gate, agent and gateway."""
+"""Commands whose node runs until Ctrl-C: worker, gate, agent and gateway."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from formation_p2p.command import flags
+from formation_p2p.command.interrupt import Interrupt
 
 if TYPE_CHECKING:
+    from formation_p2p.api.node import Node
     from formation_p2p.machine.home import Home
+
+
+N = TypeVar("N", bound="Node")
 
 
 class JoinKwargs(TypedDict):
@@ -39,3 +48,20 @@ class NodeOptions:
     def kwargs(self) -> JoinKwargs:
         mdns = False if self.no_mdns else None
         return {"metrics": self.metrics, "renew": not self.no_renew, "mdns": mdns}
+
+
+@asynccontextmanager
+async def until_left(
+    joining: N, place: Home, interrupt: Interrupt
+) -> AsyncIterator[tuple[N, asyncio.Event]]:
+    """The node, through which commands of its home go meanwhile, and what the first signal sets."""
+    from formation_p2p.command.local.methods import commands_served
+
+    leave = asyncio.Event()
+    async with joining as node, commands_served(node, place.path):
+        interrupt.first(leave.set, "leaving the network")
+        # What was imported stays. The collector need not look through it each time, which is most
+        # of what it does in a program that serves (docs/explanation/performance.md).
+        gc.collect()
+        gc.freeze()
+        yield node, leave

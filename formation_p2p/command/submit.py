@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from formation_p2p.command import flags
+from formation_p2p.command.assembly import forms
 from formation_p2p.command.exits import IN_WORDS
 from formation_p2p.command.files import (
     append,
@@ -31,7 +32,6 @@ from formation_p2p.command.task_line import JobFile, TaskLine
 from formation_p2p.command.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed, Unreachable
 from formation_p2p.core.units import format_bytes
-from formation_p2p.features.builds.commands.formfile import is_formfile, job_of_formfile
 from formation_p2p.placement.core.task_options import TaskOptionKwargs
 from formation_p2p.placement.policies import options_of
 from formation_p2p.trust.core.grants import Right
@@ -125,11 +125,8 @@ def submit(
     """
     flags.learn_peers(flags.folder_of(home, None))
     with contextlib.ExitStack() as held:
-        file = (
-            held.enter_context(job_of_formfile(job_file))
-            if is_formfile(job_file)
-            else read_job_file(job_file)
-        )
+        form = next((each for each in forms() if each.is_of(job_file)), None)
+        file = read_job_file(job_file) if form is None else held.enter_context(form.read(job_file))
         _submit(file, kwargs, out_dir, state, metrics, home, join, as_json=as_json)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from formation_p2p.command.files import ALL_INLINE_BYTES, INLINE_BYTES, read_input, size_of
 from formation_p2p.command.task_flags import Kind
@@ -122,6 +122,13 @@ class JobFile:
             about = (task.label, task.after, task.needs, task.memory_given, task.learnt_as)
             planned.append(PlannedTask(work, *about, task.inputs_from))
         return Plan(tuple(planned))
+
+
+class Form(NamedTuple):
+    """Of a job file that is not TOML: whether a path is of one, and what reads it."""
+
+    is_of: Callable[[Path], bool]
+    read: Callable[[Path], AbstractContextManager[JobFile]]
 
 
 def _apart(

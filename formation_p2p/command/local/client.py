@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
     from formation_p2p.api.job import JobHandle
     from formation_p2p.api.node import Node
     from formation_p2p.api.task_result import TaskResult
-    from formation_p2p.core.effects import Contact
-    from formation_p2p.features.services.core.events import ServicesRead, SpecPublished
-    from formation_p2p.features.services.core.spec import ServiceSpec
-    from formation_p2p.features.services.core.tending import ReadLog, RunBeside
     from formation_p2p.jobs.core.job_events import JobEvent
     from formation_p2p.placement.core.decision import Discovery
     from formation_p2p.placement.core.task_options import Needs, TaskOptionKwargs, TaskOptions
@@ -201,7 +196,7 @@ class LocalNode:
         if isinstance(file := kwargs.get("env"), str):
             written["env"] = Path(file)
         wanted = {"name": name, "labels": labels, "options": _packed_options(options)}
-        connection = await self._ask("submit", work=work, kwargs=written, **wanted)
+        connection = await self.ask("submit", work=work, kwargs=written, **wanted)
         # To import these takes a sixth of a short command; the node places its task meanwhile.
         import formation_p2p.api.task_result
         import formation_p2p.command.outcomes  # noqa: F401
@@ -214,12 +209,12 @@ class LocalNode:
         return LocalJob(connection, unpack(_Begun, begun))
 
     async def put(self, path: Path, /) -> Blob:
-        return unpack(Blob, await self._answer("put", path=path))
+        return unpack(Blob, await self.answer("put", path=path))
 
     async def get(
         self, blob: Blob, path: Path, *, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        connection = await self._ask("get", blob=blob, path=path)
+        connection = await self.ask("get", blob=blob, path=path)
         with contextlib.closing(connection):
             while True:
                 match await connection.told():
@@ -232,7 +227,7 @@ class LocalNode:
     async def workers(self) -> tuple[Profile, ...]:
         from formation_p2p.records.core.profile import Profile
 
-        found: tuple[Profile, ...] = unpack_as(tuple[Profile, ...], await self._answer("workers"))
+        found: tuple[Profile, ...] = unpack_as(tuple[Profile, ...], await self.answer("workers"))
         for each in found:
             learn_name(each.peer_id, each.name)
         return found
@@ -244,7 +239,7 @@ class LocalNode:
         from formation_p2p.placement.core.decision import Discovery
 
         packed = _packed_options(options)
-        found = unpack(Discovery, await self._answer("discover", name=name, options=packed))
+        found = unpack(Discovery, await self.answer("discover", name=name, options=packed))
         for peer_id, its_name in found.decision.names:
             learn_name(peer_id, its_name)
         for each in found.decision.ranked:
@@ -252,70 +247,42 @@ class LocalNode:
         return found
 
     async def neighbours(self) -> int:
-        return unpack(int, await self._answer("neighbours"))
+        return unpack(int, await self.answer("neighbours"))
 
     async def renew(self) -> int:
-        return unpack(int, await self._answer("renew"))
+        return unpack(int, await self.answer("renew"))
 
     async def offer_charter(self, raw: bytes) -> int:
-        return unpack(int, await self._answer("offer_charter", raw=raw))
+        return unpack(int, await self.answer("offer_charter", raw=raw))
 
     async def ping(self, peer: str) -> RoundTrip:
         from formation_p2p.reach.core.paths import RoundTrip
 
-        return unpack(RoundTrip, await self._answer("ping", peer=peer))
+        return unpack(RoundTrip, await self.answer("ping", peer=peer))
 
     async def measure_rate(self, peer: str) -> Rate:
         from formation_p2p.reach.core.paths import Rate
 
-        return unpack(Rate, await self._answer("measure_rate", peer=peer))
-
-    async def publish(self, spec: ServiceSpec, /) -> SpecPublished:
-        from formation_p2p.features.services.core.events import SpecPublished
-
-        return unpack(SpecPublished, await self._answer("publish", spec=spec))
-
-    async def read_services(self) -> ServicesRead:
-        from formation_p2p.features.services.core.claim import open_claim
-        from formation_p2p.features.services.core.events import ServicesRead
-        from formation_p2p.features.services.core.signed_spec import open_spec
-
-        kind = tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[str, ...], bool]
-        specs, claims, unknown, heard = unpack_as(kind, await self._answer("read_services"))
-        now_s = time.time()
-        catalog = tuple(open_spec(each, now_s) for each in specs)
-        shown = tuple(open_claim(each, now_s) for each in claims)
-        return ServicesRead(0, catalog, shown, unknown, heard, cause="asked for here")
+        return unpack(Rate, await self.answer("measure_rate", peer=peer))
 
     async def put_secret(
         self, content: bytes, *, service: str = "", known: Blob | None = None
     ) -> Blob:
-        asked = self._answer("put_secret", content=content, service=service, known=known)
+        asked = self.answer("put_secret", content=content, service=service, known=known)
         return unpack(Blob, await asked)
 
     async def drop_secret(self, secret: Blob, /) -> None:
-        await self._answer("drop_secret", secret=secret)
-
-    async def tend(
-        self, worker: Contact | None, question: ReadLog | RunBeside, /
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        connection = await self._ask("tend", worker=worker, question=question)
-        try:
-            await connection.told()
-        except BaseException:
-            connection.close()
-            raise
-        return connection.streams
+        await self.answer("drop_secret", secret=secret)
 
     async def troubles(self) -> tuple[str, ...]:
-        told: tuple[str, ...] = unpack_as(tuple[str, ...], await self._answer("troubles"))
+        told: tuple[str, ...] = unpack_as(tuple[str, ...], await self.answer("troubles"))
         return told
 
     async def incompatible(self) -> Mapping[PeerId, str]:
-        found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self._answer("incompatible"))
+        found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self.answer("incompatible"))
         return found
 
-    async def _ask(self, method: str, **question: object) -> _Connection:
+    async def ask(self, method: str, **question: object) -> _Connection:
         """Raises NodeClosed where the node has ended."""
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -336,8 +303,8 @@ class LocalNode:
             raise
         return connection
 
-    async def _answer(self, method: str, **question: object) -> object:
-        with contextlib.closing(await self._ask(method, **question)) as connection:
+    async def answer(self, method: str, **question: object) -> object:
+        with contextlib.closing(await self.ask(method, **question)) as connection:
             return (await connection.told()).get("is")
 
 

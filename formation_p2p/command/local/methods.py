@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,12 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.command import flags
+from formation_p2p.command.assembly import local_methods
 from formation_p2p.command.local.client import receive
-from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.units import KIB
-from formation_p2p.features.services.core.tending import ReadLog, RunBeside
 from formation_p2p.jobs.core.job_events import (
     JobEvent,
     TaskDisagreed,
@@ -63,8 +60,6 @@ MAX_COMMANDS: Final = 64
 MAX_RECEIVING: Final = 4
 # A further node of the home takes over within this when the one that served has ended.
 LOOK_AGAIN_S: Final = 1.0
-# Of what passes through to a replica, and from it.
-PIECE_BYTES: Final = 64 * KIB
 
 
 @asynccontextmanager
@@ -72,7 +67,7 @@ async def commands_served(node: Node, home: Path) -> AsyncIterator[None]:
     """Commands of this user go through the node meanwhile, unless another one of the home serves
     them already."""
     own = node._services.observability.socket
-    methods = _Methods(node, home)
+    methods = Methods(node, home)
     own.enter(by_name := methods.by_name())
     named = asyncio.create_task(_named(own.path, home))
     try:
@@ -106,52 +101,25 @@ async def _named(own: Path, home: Path) -> None:
         unlock_file(lock)
 
 
-class _Client:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+class Client:
+    """A command that has asked."""
 
-    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Bytes both ways, until the others have ended, or the command has left."""
-        both = [
-            asyncio.create_task(_copy(reader, self._writer)),
-            asyncio.create_task(_copy(self._reader, writer)),
-        ]
-        try:
-            # A command that has said all looks like one that has left, but for this.
-            while not both[0].done() and not _has_hung_up(self._writer):
-                await asyncio.wait(both[:1], timeout=LOOK_AGAIN_S)
-        finally:
-            for each in both:
-                each.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
 
     async def told(self, max_bytes: int, large: asyncio.Semaphore | None = None) -> Message:
-        return await receive(self._reader, max_bytes, large)
+        return await receive(self.reader, max_bytes, large)
 
     async def answer(self, message: Message, *, within_s: float | None = EXCHANGE_S) -> None:
-        self._writer.write(encoded(message))
+        self.writer.write(encoded(message))
         async with asyncio.timeout(within_s):
-            await self._writer.drain()
+            await self.writer.drain()
 
 
-def _has_hung_up(writer: asyncio.StreamWriter) -> bool:
-    """Whether the other end is closed both ways."""
-    poll = select.poll()
-    poll.register(writer.get_extra_info("socket").fileno(), 0)
-    return any(events & select.POLLHUP for _, events in poll.poll(0))
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(PIECE_BYTES):
-        writer.write(data)
-        await writer.drain()
-    writer.write_eof()
-
-
-class _Methods:
-    """Each takes what its parameters declare, and returns what is packed for the command; those of
-    `_talks` are given the client as well, and say themselves what they have to."""
+class Methods:
+    """Each takes what its parameters declare. What those of `answers` return is packed for the
+    command; those of `talks` are given the client as well, and answer it themselves."""
 
     def __init__(self, node: Node, home: Path) -> None:
         self._node = node
@@ -159,16 +127,13 @@ class _Methods:
         self._loop = asyncio.get_running_loop()
         self._receiving = asyncio.Semaphore(MAX_RECEIVING)
         self._answering: set[asyncio.Task[Any]] = set()
-        self._talks: dict[str, Callable[..., Awaitable[None]]] = {
+        self.talks: dict[str, Callable[..., Awaitable[None]]] = {
             "submit": self._submit,
             "get": self._get,
-            "tend": self._tend,
         }
-        self._answers: dict[str, Callable[..., Awaitable[object]]] = {
+        self.answers: dict[str, Callable[..., Awaitable[object]]] = {
             "put": self._put,
             "discover": self._discover,
-            "publish": node.publish,
-            "read_services": self._read_services,
             "workers": node.workers,
             "neighbours": node.neighbours,
             "incompatible": node.incompatible,
@@ -177,13 +142,13 @@ class _Methods:
             "offer_charter": node.offer_charter,
             "ping": node.ping,
             "measure_rate": node.measure_rate,
-            "put_secret": node.put_secret,
-            "drop_secret": node.drop_secret,
         }
+        for enter in local_methods():
+            enter(self, node)
 
     def by_name(self) -> dict[str, Callable[[socket.socket], None]]:
         """For the node's thread."""
-        return {name: partial(self._take_over, name) for name in (*self._talks, *self._answers)}
+        return {name: partial(self._take_over, name) for name in (*self.talks, *self.answers)}
 
     def _take_over(self, name: str, connection: socket.socket) -> None:
         try:
@@ -207,20 +172,20 @@ class _Methods:
     async def _answer(self, name: str, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
-            await self._talk(name, _Client(reader, writer))
+            await self._talk(name, Client(reader, writer))
         except (EOFError, ConnectionError, TimeoutError, InvalidInput) as error:
             log.debug("a command has left, dawdles, or makes no sense: %r", error)
         finally:
             writer.close()
 
-    async def _talk(self, name: str, client: _Client) -> None:
+    async def _talk(self, name: str, client: Client) -> None:
         async with asyncio.timeout(EXCHANGE_S):
             question = await client.told(MAX_FRAME_BYTES, self._receiving)
         try:
-            if (talk := self._talks.get(name)) is not None:
+            if (talk := self.talks.get(name)) is not None:
                 await talk(client, **arguments_of(talk, question, given=1))
             else:
-                method = self._answers[name]
+                method = self.answers[name]
                 answer = await method(**arguments_of(method, question))
                 await client.answer({"is": pack(answer)})
         except FormationError as error:
@@ -228,7 +193,7 @@ class _Methods:
 
     async def _submit(
         self,
-        client: _Client,
+        client: Client,
         work: Any,
         name: str,
         labels: tuple[str, ...],
@@ -259,7 +224,7 @@ class _Methods:
     async def _put(self, path: Path) -> Blob:
         return await self._node.put(path)
 
-    async def _get(self, client: _Client, blob: Blob, path: Path) -> None:
+    async def _get(self, client: Client, blob: Blob, path: Path) -> None:
         latest = (0, 0)
 
         def progress(done: int, size: int) -> None:
@@ -279,21 +244,6 @@ class _Methods:
         chosen = _options_from(options)
         return await self._node.discover(chosen.needs, name=name, options=chosen)
 
-    async def _read_services(self) -> object:
-        found = await self._node.read_services()
-        specs = [each.raw for each in found.catalog]
-        return specs, [each.raw for each in found.claims], found.unknown, found.heard
-
-    async def _tend(
-        self, client: _Client, worker: Contact | None, question: ReadLog | RunBeside
-    ) -> None:
-        reader, writer = await self._node.tend(worker, question)
-        try:
-            await client.answer({"is": True})
-            await client.join(reader, writer)
-        finally:
-            writer.transport.abort()
-
 
 def _names_in(event: JobEvent) -> dict[str, str]:
     """Of the peers that an event names for the first time."""
@@ -307,7 +257,7 @@ def _names_in(event: JobEvent) -> dict[str, str]:
     return {peer_id: name for peer_id in peers if (name := name_of(peer_id)) is not None}
 
 
-async def _cancel_when_told(job: JobHandle, client: _Client) -> None:
+async def _cancel_when_told(job: JobHandle, client: Client) -> None:
     """A command that has left wants its job no more."""
     with contextlib.suppress(EOFError, InvalidInput):
         await client.told(MAX_GREETING_BYTES)

@@ -10,7 +10,7 @@ from typing import Final
 
 from formation_p2p.command.files import local
 from formation_p2p.command.task_flags import Kind
-from formation_p2p.command.task_line import JobFile, TaskLine
+from formation_p2p.command.task_line import Form, JobFile, TaskLine
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.features.builds.core.build_plan import CONTEXT, UNPACK
@@ -70,6 +70,9 @@ def job_of_formfile(path: Path) -> Iterator[JobFile]:
             memory_given=True,
         )
         yield JobFile(formfile.name, TaskOptions(), (line,))
+
+
+FORM: Final = Form(is_formfile, job_of_formfile)
 
 
 def tell_left_out(names: tuple[str, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from formation_p2p.command.exits import DONE
 from formation_p2p.command.flags import option, parse_duration_s
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.node_options import NodeOptions
+from formation_p2p.command.node_options import NodeOptions, until_left
 from formation_p2p.command.words import put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 
@@ -84,16 +83,13 @@ def gateway(
 
     async def serve(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
-        from formation_p2p.command.local.methods import commands_served
 
-        leave = asyncio.Event()
         joining = Node.join(home=place.path, listen=(), **options.kwargs())
-        async with joining as node, commands_served(node, place.path):
+        async with until_left(joining, place, interrupt) as (node, leave):
             try:
                 url = await node.gateway(listen, region=region, near=_by_region(near))
             except ImportError as error:
                 raise LocalError(str(error)) from error
-            interrupt.first(leave.set, "leaving the network")
             if as_json:
                 put({"event": "ready", "peer_id": node.peer_id, "name": node.name, "url": url})
             else:

@@ -20,6 +20,7 @@ from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.words import printable, put, say
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.features.services.commands.local import read_services, tend
 from formation_p2p.features.services.core.spec import check_service_name
 from formation_p2p.features.services.core.tending import EXIT, MAX_LINES, STDOUT, ReadLog, RunBeside
 
@@ -104,7 +105,7 @@ async def _replicas(node: Link, name: str) -> dict[str, Contact | None]:
     """Where a service runs, by peer."""
     from formation_p2p.core.effects import Contact
 
-    found = await node.read_services()
+    found = await read_services(node)
     claims = [each.claim for each in found.claims]
     mine = (each for each in claims if each.service == name and not each.members)
     return {each.peer_id: Contact(each.peer_id, each.addresses) for each in mine}
@@ -117,19 +118,19 @@ async def _begun(
 
     if on is None:
         with suppress(FormationError):
-            return await node.tend(None, question)
+            return await tend(node, None, question)
     found = await _replicas(node, question.service)
     if on is not None:
         peer = peer_meant(on, found, field="on")
         if peer is None:
             raise InvalidInput("on", f"no replica of {question.service} runs on {on!r}")
-        return await node.tend(found[peer], question)
+        return await tend(node, found[peer], question)
     problem: FormationError = LocalError(
         f"no replica of {question.service} is there; `formation services` says what runs"
     )
     for contact in found.values():
         try:
-            return await node.tend(contact, question)
+            return await tend(node, contact, question)
         except FormationError as error:
             problem = error
     raise problem
@@ -228,7 +229,7 @@ class _Logs:
         if (ended := self._ended_unix_s.get(peer)) is not None:
             question = replace(question, since_unix_s=ended, tail=MAX_LINES)
         try:
-            reader, writer = await self._node.tend(contact, question)
+            reader, writer = await tend(self._node, contact, question)
         except FormationError as error:
             self._why = str(error)
             if not self._may_lack and ended is None:

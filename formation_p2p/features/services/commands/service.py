@@ -17,6 +17,7 @@ from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import PeerId
+from formation_p2p.features.services.commands.local import publish, read_services
 from formation_p2p.features.services.commands.replicas import NAME, execute, logs
 from formation_p2p.features.services.core.signed_spec import (
     MAX_SPEC_TTL_S,
@@ -92,7 +93,7 @@ def apply(
             contents: dict[str, Blob] = {}
             for each in named:
                 contents[each] = await node.put((file.parent / each).resolve())
-            known = await node.read_services()
+            known = await read_services(node)
             sealed: dict[tuple[str, str], Blob] = {}
             for service, name, each in hidden:
                 content = (file.parent / each).read_bytes()
@@ -124,7 +125,7 @@ def remove(
         from formation_p2p.command.local.client import reach
 
         async with reach(place, own=join is not None) as node:
-            known = await node.read_services()
+            known = await read_services(node)
             specs = [_known(name, known) for name in names]
             ends = [replace(x, version=x.version + 1, withdrawn=True) for x in specs]
             return await _publish(node, place, ends, as_json=as_json)
@@ -153,7 +154,7 @@ def rollback(
         from formation_p2p.command.local.client import reach
 
         async with reach(place, own=join is not None) as node:
-            newest = _known(name, await node.read_services()).version
+            newest = _known(name, await read_services(node)).version
             earlier = [n for n in kept if n < newest and (version is None or n == version)]
             if not earlier:
                 have = ", ".join(map(str, sorted(kept))) or "none"
@@ -205,7 +206,7 @@ def scale(
         from formation_p2p.command.local.client import reach
 
         async with reach(place, own=join is not None) as node:
-            spec = _known(name, await node.read_services())
+            spec = _known(name, await read_services(node))
             replicas = Replicas(number, number, max(number, spec.replicas.maximum))
             scaled = replace(spec, version=spec.version + 1, replicas=replicas)
             return await _publish(node, place, [scaled], as_json=as_json)
@@ -221,7 +222,7 @@ async def _publish(node: Link, place: Path, specs: Sequence[ServiceSpec], *, as_
     """And tell of each; whether all of them are held."""
     done = DONE
     for spec in specs:
-        told = await node.publish(spec)
+        told = await publish(node, spec)
         if told.stored:
             _keep(place, spec)
         else:
@@ -326,7 +327,7 @@ async def _fetched(node: Link, names: Iterable[str]) -> None:
     say("formation: no node runs on this machine; waiting for workers to fetch the files")
     while waiting and time.monotonic() < until_s:
         await asyncio.sleep(_LOOK_S)
-        found = await node.read_services()
+        found = await read_services(node)
         waiting -= {each.claim.service for each in found.claims if each.claim.state == "ready"}
     if waiting:
         listed = ", ".join(sorted(waiting))

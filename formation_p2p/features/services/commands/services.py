@@ -12,6 +12,7 @@ from formation_p2p.command.exits import DONE, UNPLACEABLE
 from formation_p2p.command.flags import option
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.words import Json, ago, printable, put, say
+from formation_p2p.features.services.commands.local import read_services
 
 if TYPE_CHECKING:
     from formation_p2p.features.services.core.catalog import Gap
@@ -46,7 +47,7 @@ def services(
         from formation_p2p.features.services.core.view import view_of
 
         async with reach(place, own=join is not None) as node:
-            read = await node.read_services()
+            read = await read_services(node)
         view = view_of(read)
         here = _here(place)
         if as_json:
