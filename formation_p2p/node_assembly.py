@@ -7,6 +7,7 @@ from typing import Final
 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.features.gangs.host import gangs_json
+from formation_p2p.features.gangs.host.device import network_labels
 from formation_p2p.features.gangs.host.hosted import HostedGangs
 from formation_p2p.features.quotas.host.held import HeldAccounts
 from formation_p2p.features.services.host.held import HeldServices
@@ -19,6 +20,8 @@ from formation_p2p.state.held import Held
 METHODS: Final = {"gangs": gangs_json.gangs_shown}
 SHOWN: Final = (partial(gangs_json.gangs_in_json, with_links=False),)
 METRICS: Final = (gangs_json.metrics_of,)
+# What a machine is labelled with that has a sandbox.
+LABELS: Final = (network_labels,)
 HELD_TABLES: Final = (*HeldServices.tables, *HeldAccounts.tables)
 
 

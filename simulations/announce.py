@@ -33,8 +33,8 @@ from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.session import Received
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.task_options import TaskOptions, options_of
-from formation_p2p.workload.core.find import Find
 from formation_p2p.workload.core.outcome import Outcome, Succeeded
+from formation_p2p.workload.core.scope import Find
 from formation_p2p.workload.core.work import Task
 from simulations.arguments import LATENCY_FILE, latencies_of
 from simulations.latency import Latencies

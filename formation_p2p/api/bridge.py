@@ -17,7 +17,13 @@ from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.reference import NO_PARCELS, HeldParcels, Packer
 from formation_p2p.assembly import UserEffect
 from formation_p2p.core.effects import OwnedEvent
-from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
+from formation_p2p.core.errors import (
+    FormationError,
+    InvalidInput,
+    NodeClosed,
+    RemoteError,
+    Unreachable,
+)
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
 from formation_p2p.peer.core.effects import Explained, RejectRequest
@@ -342,3 +348,25 @@ def _settle(future: asyncio.Future[Any], outcome: object) -> bool:
     else:
         future.set_result(outcome)
     return True
+
+
+class Breaking:
+    """The reader may be made after that. It is told in the very turn of the loop in which the news
+    comes: the end of its socket is read no earlier, and without the news it would be a clean
+    end."""
+
+    __slots__ = ("_error", "_reader")
+
+    def __init__(self) -> None:
+        self._error: RemoteError | None = None
+        self._reader: asyncio.StreamReader | None = None
+
+    def told(self, error: RemoteError) -> None:
+        self._error = error
+        if self._reader is not None:
+            self._reader.set_exception(error)
+
+    def follow(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        if self._error is not None:
+            reader.set_exception(self._error)

@@ -20,7 +20,6 @@ from formation_p2p.api.code import CallCode
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.executor import NodeExecutor
-from formation_p2p.api.keywords import listing
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.opened import NodeServices
@@ -29,7 +28,12 @@ from formation_p2p.api.progress import Progress
 from formation_p2p.api.reference import Reference
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, ResultTooLarge
 from formation_p2p.machine.core.bounds import shown
-from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, CallKwargs, TaskOptions
+from formation_p2p.placement.core.task_options import (
+    DEFAULT_OPTIONS,
+    CallKwargs,
+    TaskOptions,
+    listing,
+)
 from formation_p2p.results.answers import loaded
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.parcel import Parcel

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.durable import DurableJobs
@@ -23,24 +22,12 @@ from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.drivers.driver import DriverMaker, KeepsEnvironments
-from formation_p2p.drivers.installed import SetUpDrivers, set_up_drivers
-from formation_p2p.drivers.lent import labels_of, lent_folders
-from formation_p2p.drivers.machine import Sandboxing
 from formation_p2p.environments.cache import EnvironmentCache
 from formation_p2p.environments.prepare import with_environment
-from formation_p2p.environments.settings import EnvironmentSettings
-from formation_p2p.environments.uv import can_install
-from formation_p2p.features.gangs.core.network import NETWORK_LABEL
-from formation_p2p.features.gangs.host.device import why_none
-from formation_p2p.features.services.core.events import ServeServices
 from formation_p2p.jobs.checkpoints import job_of
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.machine.claim import Claim, claim
-from formation_p2p.machine.core.bounds import HOST, MAX_LABELS, refuse_host_label, sorted_labels
-from formation_p2p.machine.core.capability import Limits
-from formation_p2p.machine.hardware import Hardware, probe
 from formation_p2p.machine.home import Home
-from formation_p2p.machine.pythons import interpreters
 from formation_p2p.node_assembly import held
 from formation_p2p.observe.observability import Observability
 from formation_p2p.peer.core.effects import MemberMet
@@ -58,19 +45,70 @@ from formation_p2p.state.member_file import learn_names
 from formation_p2p.state.members import SeenMembers
 from formation_p2p.state.memory_samples import MemoryRecorder, MemorySamples
 from formation_p2p.state.trust import TrustFile
-from formation_p2p.state.usage import USAGE, UsageFile
+from formation_p2p.state.usage import UsageFile
 from formation_p2p.trust.grant_watch import GrantWatch
 from formation_p2p.workload.core.blob import Blob, Buffer
 from formation_p2p.workload.core.data_rule import DataRule
-from formation_p2p.workload.core.scope import NOWHERE, Scope, ScopeShares, scope_between
-from formation_p2p.workload.core.work import PythonCall
+from formation_p2p.workload.core.scope import NOWHERE, Scope, scope_between
 
 log = logging.getLogger(__name__)
 
-# Reading the hardware takes under a second, unless a GPU's driver hangs.
-PROBE_S: Final = 20.0
-
 Makers = Mapping[str, DriverMaker]
+
+
+class Lending:
+    """The work of this machine for others, which begins anew with each shell."""
+
+    def __init__(self) -> None:
+        self.beginning = asyncio.Lock()
+        self._work: tuple[Serve, Makers, UsageFile] | None = None
+        self._beside: Callable[[Shell], None] | None = None
+        self._environments: set[EnvironmentCache] = set()  # of the drivers, once they work
+
+    def check_idle(self) -> None:
+        """Raises InvalidInput where it has begun."""
+        if self._work is not None:
+            raise InvalidInput("worker", "this node works already; leave and join to change that")
+
+    def begin(self, serve: Serve, makers: Makers, usage: UsageFile) -> None:
+        """`serve` follows, with each shell. `usage` is closed with this."""
+        self._work = serve, makers, usage
+
+    def begin_beside(self, begin: Callable[[Shell], None]) -> None:
+        """What a feature does with each shell that works. Raises InvalidInput where this machine
+        does not work, or does this already."""
+        if self._work is None:
+            raise InvalidInput("serve", "this node does not work; call worker() first")
+        if self._beside is not None:
+            raise InvalidInput("serve", "this node serves already; leave and join to change that")
+        self._beside = begin
+
+    def serve(self, shell: Shell) -> None:
+        """On the node's thread."""
+        if self._work is None:
+            return
+        serve, makers, usage = self._work
+        serve = replace(
+            serve,
+            used=usage.load(),
+            shares_used=usage.load_shares(),
+            hours_received=usage.load_received(),
+        )
+        drivers = {name: make() for name, make in makers.items()}
+        self._environments.update(
+            driver.environments
+            for driver in drivers.values()
+            if isinstance(driver, KeepsEnvironments) and driver.environments is not None
+        )
+        shell.serve(serve, drivers, usage)
+        if self._beside is not None:
+            self._beside(shell)
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work[2].close()
+        for environments in self._environments:
+            environments.close()
 
 
 class NodeServices:
@@ -88,10 +126,7 @@ class NodeServices:
         self._durable: DurableJobs | None = None
         self._claim: Claim | None = None
         self._blobs: BlobStore | None = None
-        self._beginning = asyncio.Lock()  # of `serve`
-        self._environments: set[EnvironmentCache] = set()  # of the drivers, once they work
-        self._work: tuple[Serve, Makers, UsageFile] | None = None
-        self._serving: ServeServices | None = None
+        self.lending = Lending()
         self._runtime: Runtime | None = None
         self._private = PrivateBlobs()
         self._name = ""  # until `open`
@@ -128,7 +163,7 @@ class NodeServices:
                 # Its job has ended, and the node then, before that was noted.
                 if durable is not None and durable.has_ended(job_of(holder) or holder):
                     self._blobs.release(holder)
-            closing.callback(self._close_usage)
+            closing.callback(self.lending.close)
             self._name = config.name or config.home.name()
             trust = TrustFile(claimed.trust, own)
             closing.callback(trust.close)
@@ -275,86 +310,6 @@ class NodeServices:
         if self._config.tracing is not None:
             self._config.tracing.submitted(job)
 
-    async def serve(
-        self,
-        drivers: Iterable[str] | Makers,
-        sandbox: Sandboxing,
-        limits: Limits | None,
-        labels: Mapping[str, str] | None,
-        price_micro: int,
-        permissive: bool,
-        shares: ScopeShares,
-        pythons: Iterable[str],
-        environments: EnvironmentSettings | None,
-        bind: Iterable[str],
-    ) -> Hardware:
-        """See `Node.worker`."""
-        scratch, home = self.entered()[1].scratch, self._config.home.path
-        refuse_host_label(labels or {})
-        async with self._beginning:
-            if self._work is not None:
-                raise InvalidInput(
-                    "worker", "this node works already; leave and join to change that"
-                )
-            pythons = tuple(pythons)
-            lent = await asyncio.to_thread(lent_folders, bind)
-            offered = await asyncio.to_thread(interpreters, pythons)
-            makers = (
-                drivers
-                if isinstance(drivers, Mapping)
-                else await asyncio.to_thread(
-                    set_up_drivers, drivers, home, sandbox, pythons, environments, lent
-                )
-            )
-            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                hardware = await asyncio.wait_for(
-                    asyncio.to_thread(probe, scratch, limits), PROBE_S
-                )
-            except TimeoutError:
-                problem = f"the probe took longer than {PROBE_S:.0f} s"
-                raise LocalError(
-                    f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)"
-                ) from None
-            said = (*{**(labels or {}), HOST: self._name}.items(), *labels_of(lent).items())
-            if isinstance(makers, SetUpDrivers) and makers.in_sandbox:
-                room = MAX_LABELS - len(said)
-                said += await asyncio.to_thread(self._network_label, room)
-            pairs = sorted_labels(said)
-            usage = await asyncio.to_thread(UsageFile, home / USAGE)
-            names = tuple(sorted(makers))
-            can = replace(hardware.capability, installs=can_install())
-            if PythonCall.driver in makers:
-                can = replace(can, pythons=tuple(each.python for each in offered.values()))
-            hardware = replace(hardware, capability=can)
-            serve = Serve(hardware.capability, names, pairs, price_micro, (), permissive, shares)
-            self._work = (serve, makers, usage)
-            self.call(self._serve)
-            return hardware
-
-    def serve_services(self, event: ServeServices) -> None:
-        """See `Node.serve_services`."""
-        if self._work is None:
-            raise InvalidInput("serve", "this node does not work; call worker() first")
-        if self._serving is not None:
-            raise InvalidInput("serve", "this node serves already; leave and join to change that")
-        self._serving = event
-        self.call(self._serve_services)
-
-    def _serve_services(self, shell: Shell) -> None:
-        if self._serving is not None:
-            root = self.entered()[1].services
-            shell.features.services.serve(self._serving, root, shell.leases.drivers)
-
-    def _network_label(self, room: int) -> tuple[tuple[str, str], ...]:
-        """Said of a machine whose tasks can be in a network of their gang's own."""
-        why = why_none(self._config.home.path)
-        if why is None and room < 1:
-            why = f"this node has {MAX_LABELS} labels, so that there is none left to say it with"
-        if why is not None:
-            log.info("tasks here can have no network of their gang: %s", why)
-        return () if why is not None else (NETWORK_LABEL,)
-
     def entered(self) -> tuple[Runtime, Claim]:
         self._lifecycle.check()
         assert self._runtime is not None
@@ -377,28 +332,4 @@ class NodeServices:
             shell.do(each.watch, shell.peer, shell.feed)
         if self._durable is not None:
             self._durable.resume(shell)
-        self._serve(shell)
-
-    def _serve(self, shell: Shell) -> None:
-        if self._work is not None:
-            serve, makers, usage = self._work
-            serve = replace(
-                serve,
-                used=usage.load(),
-                shares_used=usage.load_shares(),
-                hours_received=usage.load_received(),
-            )
-            drivers = {name: make() for name, make in makers.items()}
-            self._environments.update(
-                driver.environments
-                for driver in drivers.values()
-                if isinstance(driver, KeepsEnvironments) and driver.environments is not None
-            )
-            shell.serve(serve, drivers, usage)
-            self._serve_services(shell)
-
-    def _close_usage(self) -> None:
-        if self._work is not None:
-            self._work[2].close()
-        for environments in self._environments:
-            environments.close()
+        self.lending.serve(shell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent import futures
@@ -24,12 +25,16 @@ S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
 
-_SAID: Final = (
-    ("async ", ""),
-    ("await ", ""),
-    ("; where it is awaited, ", "; "),
-    (", asynchronous=True", ""),
-    ("is called on the loop, with", "is called with"),
+# What is written over two lines has a line break for a space.
+_SAID: Final = tuple(
+    (re.compile(said.replace(" ", r"\s+")), instead)
+    for said, instead in (
+        ("async ", ""),
+        ("await ", ""),
+        ("; where it is awaited, ", "; "),
+        (", asynchronous=True", ""),
+        ("is called on the loop, with", "is called with"),
+    )
 )
 
 
@@ -144,7 +149,7 @@ def waited(loop: SyncLoop, make: Callable[[], object]) -> Waited:
 def without_await(text: str) -> str:
     """What a method of asyncio says of itself, where a call waits for it."""
     for said, instead in _SAID:
-        text = text.replace(said, instead)
+        text = said.sub(instead, text)
     return text
 
 

@@ -10,6 +10,7 @@ import importlib
 import io
 import logging
 import os
+import platform
 import signal
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from formation_p2p.command import flags
 from formation_p2p.command.command import CommandGroup, command_of
 from formation_p2p.command.exits import FAULT, IN_WORDS, SIGNALLED, USAGE, code_of
-from formation_p2p.command.words import say
+from formation_p2p.command.words import put, say
 from formation_p2p.core.errors import FormationError
 from formation_p2p.machine.entry_points import Offered
 
@@ -107,8 +109,8 @@ _COMMANDS: Final = {
     "charter": _Command(
         "command.charter", "The rules that the members of a network make.", is_group=True
     ),
-    "doctor": _Command("command.doctor.command", "Check this machine and its network."),
-    "version": _Command("command.version", "Print the version of formation and Python."),
+    "doctor": _Command("command.doctor", "Check this machine and its network."),
+    "version": _Command("command.main", "Print the version of formation and Python."),
 }
 
 
@@ -248,10 +250,19 @@ class _Stdout(io.FileIO):
             raise
 
 
+def version(as_json: bool = flags.JSON) -> None:
+    """Print the version of formation and Python."""
+    from formation_p2p import __version__
+
+    found = {"formation": __version__, "python": platform.python_version()}
+    if as_json:
+        put(found)
+    else:
+        print("\n".join(f"{name} {number}" for name, number in found.items()))
+
+
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from formation_p2p.command.version import version
-
         version(as_json=False)
         ctx.exit()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from formation_p2p.workload.core.find import Find
+from formation_p2p.workload.core.scope import Find
 from simulations.announce import compare
 from simulations.latency import Latencies
 

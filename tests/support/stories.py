@@ -39,9 +39,8 @@ from formation_p2p.placement.core.task_options import (
 from formation_p2p.records.core.profile import Profile
 from formation_p2p.trust.core.admission import AdmissionController
 from formation_p2p.trust.core.membership import Membership
-from formation_p2p.workload.core.find import Find
 from formation_p2p.workload.core.quorum import Quorum
-from formation_p2p.workload.core.scope import EVERYTHING, Scope
+from formation_p2p.workload.core.scope import EVERYTHING, Find, Scope
 from formation_p2p.workload.core.work import Task, task_id
 from simulations.simulator.executor import Run, Running
 from simulations.simulator.node import SimNode

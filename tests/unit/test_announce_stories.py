@@ -22,9 +22,8 @@ from formation_p2p.wants.core.caller import Caller
 from formation_p2p.wants.core.parameters import AnnounceParameters
 from formation_p2p.wants.core.tree import Relay
 from formation_p2p.wants.core.want import Want, seal_want
-from formation_p2p.workload.core.find import Find
 from formation_p2p.workload.core.outcome import Outcome, Succeeded
-from formation_p2p.workload.core.scope import Scope, ScopeShares
+from formation_p2p.workload.core.scope import Find, Scope, ScopeShares
 from simulations.simulator.executor import Run, Running
 from simulations.simulator.node import SimNode
 from simulations.simulator.world import EPOCH_UNIX_S, World

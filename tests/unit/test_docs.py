@@ -32,12 +32,11 @@ from formation_p2p.placement.core.task_options import TaskOptionKwargs
 from formation_p2p.trust.core import attestation, experience
 from formation_p2p.trust.core.parameters import TrustParameters
 from formation_p2p.workload.core.derive import MAX_EDGES
-from formation_p2p.workload.core.find import Find
 from formation_p2p.workload.core.hints import MIN_PEER_CHARS, Kind
 from formation_p2p.workload.core.memory_estimate import MAX_KINDS, MAX_SAMPLES
 from formation_p2p.workload.core.outcome import FailureKind
 from formation_p2p.workload.core.quorum import Quorum
-from formation_p2p.workload.core.scope import Scope
+from formation_p2p.workload.core.scope import Find, Scope
 from formation_p2p.workload.core.work import MAX_TASKS, MIN_MEMORY_BYTES
 from tests.support.documents import block, text_of
 from tests.support.programs import ROOT

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import __version__
-from formation_p2p.command.doctor import network, readings
-from formation_p2p.command.doctor.finding import Finding, Verdict
+from formation_p2p.command import doctor
+from formation_p2p.command.doctor import Finding, Verdict
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.machine.clock import KernelClock
@@ -64,7 +64,7 @@ def told(finding: Finding, verdict: Verdict, *words: str) -> None:
 def test_a_clock_is_judged_by_the_kernel_and_by_the_workers(
     kernel: KernelClock | None, ages_s: tuple[float, ...], verdict: Verdict, word: str
 ) -> None:
-    told(readings.check_clock(kernel, ages_s), verdict, word)
+    told(doctor.check_clock(kernel, ages_s), verdict, word)
 
 
 @pytest.mark.parametrize(
@@ -72,43 +72,41 @@ def test_a_clock_is_judged_by_the_kernel_and_by_the_workers(
     [(50 * GIB, Verdict.OK), (GIB, Verdict.WARNING), (99 * MIB, Verdict.FAILURE)],
 )
 def test_a_disk_has_room_for_the_node_and_for_its_tasks(free_bytes: int, verdict: Verdict) -> None:
-    told(readings.check_disk(HOME, free_bytes, {"environments": 3 * GIB}), verdict, "take 3GiB")
-    told(readings.check_disk(HOME, free_bytes, {}), verdict, "nothing is kept")
+    told(doctor.check_disk(HOME, free_bytes, {"environments": 3 * GIB}), verdict, "take 3GiB")
+    told(doctor.check_disk(HOME, free_bytes, {}), verdict, "nothing is kept")
 
 
 def test_a_sandbox_that_does_not_work_says_why_and_what_to_do() -> None:
-    told(readings.check_sandbox(None, None), Verdict.OK, "the kernel filters")
-    unfiltered = readings.check_sandbox(None, "none for s390x")
+    told(doctor.check_sandbox(None, None), Verdict.OK, "the kernel filters")
+    unfiltered = doctor.check_sandbox(None, "none for s390x")
     told(unfiltered, Verdict.WARNING, "all system calls: none for s390x", "CONFIG_SECCOMP")
-    missing = readings.check_sandbox("bwrap is not on PATH; install the package bubblewrap", None)
+    missing = doctor.check_sandbox("bwrap is not on PATH; install the package bubblewrap", None)
     told(missing, Verdict.WARNING, "bwrap is not on PATH")
     assert missing.advice == "install the package bubblewrap"
 
 
 def test_control_groups_need_delegation_and_controllers() -> None:
     parent = Path("/sys/fs/cgroup/formation.service")
-    told(readings.check_cgroups(parent, ("cpu", "io", "memory", "pids")), Verdict.OK)
-    told(
-        readings.check_cgroups(parent, ("cpu",)), Verdict.WARNING, "lacks memory, pids", "Delegate"
-    )
-    told(readings.check_cgroups(None, ()), Verdict.WARNING, "none may be made here", "Delegate")
-    told(readings.check_cgroups(None, ()), Verdict.WARNING, "tasks keep to whole cores", "Delegate")
-    advisory = readings.check_cgroups(parent, ("memory", "pids"), "none for s390x")
+    told(doctor.check_cgroups(parent, ("cpu", "io", "memory", "pids")), Verdict.OK)
+    told(doctor.check_cgroups(parent, ("cpu",)), Verdict.WARNING, "lacks memory, pids", "Delegate")
+    told(doctor.check_cgroups(None, ()), Verdict.WARNING, "none may be made here", "Delegate")
+    told(doctor.check_cgroups(None, ()), Verdict.WARNING, "tasks keep to whole cores", "Delegate")
+    advisory = doctor.check_cgroups(parent, ("memory", "pids"), "none for s390x")
     told(advisory, Verdict.WARNING, "lacks cpu; cores are advisory", "Delegate")
 
 
 def test_cards_that_no_driver_drives_are_told_of_and_pythons_and_uv_listed() -> None:
-    told(readings.check_pythons("cpython-3.11", ()), Verdict.OK, "no other version")
-    told(readings.check_pythons("cpython-3.11", ("cpython-3.13",)), Verdict.OK, "also cpython-3.13")
-    told(readings.check_uv("uv 0.9.0"), Verdict.OK)
-    told(readings.check_uv(None), Verdict.WARNING, "refused", "pip install")
+    told(doctor.check_pythons("cpython-3.11", ()), Verdict.OK, "no other version")
+    told(doctor.check_pythons("cpython-3.11", ("cpython-3.13",)), Verdict.OK, "also cpython-3.13")
+    told(doctor.check_uv("uv 0.9.0"), Verdict.OK)
+    told(doctor.check_uv(None), Verdict.WARNING, "refused", "pip install")
     h100, mi300x = Gpu("GPU-0", "nvidia", "h100", GIB, 90), Gpu("amd:GPU-0", "amd", "mi300x", GIB)
-    told(readings.check_gpus({}, (), ("no library",)), Verdict.OK, "none")
-    told(readings.check_gpus({"nvidia": 1}, (h100, mi300x), ()), Verdict.OK, "1 of amd mi300x")
+    told(doctor.check_gpus({}, (), ("no library",)), Verdict.OK, "none")
+    told(doctor.check_gpus({"nvidia": 1}, (h100, mi300x), ()), Verdict.OK, "1 of amd mi300x")
     mismatch = "the NVIDIA driver does not answer: Driver/library version mismatch"
-    lost = readings.check_gpus({"nvidia": 2}, (h100, mi300x), (mismatch,))
+    lost = doctor.check_gpus({"nvidia": 2}, (h100, mi300x), (mismatch,))
     told(lost, Verdict.WARNING, "2 by nvidia on the bus", "1 of nvidia h100", mismatch, "restart")
-    told(readings.check_gpus({"nvidia": 1}, (), ()), Verdict.WARNING, "no driver is loaded")
+    told(doctor.check_gpus({"nvidia": 1}, (), ()), Verdict.WARNING, "no driver is loaded")
 
 
 def rights(ends_in_s: float) -> Rights:
@@ -129,11 +127,11 @@ def rights(ends_in_s: float) -> Rights:
 def test_a_grant_is_there_and_lasts(
     granted: Rights | None, problem: str | None, verdict: Verdict, word: str
 ) -> None:
-    told(network.check_grant(HOME, granted, problem, NOW_S), verdict, word)
+    told(doctor.check_grant(HOME, granted, problem, NOW_S), verdict, word)
 
 
 def test_a_ban_is_lifted_by_those_who_sign_the_charter() -> None:
-    banned = network.check_grant(HOME, rights(DAY_S), "it bans this peer", NOW_S, banned=True)
+    banned = doctor.check_grant(HOME, rights(DAY_S), "it bans this peer", NOW_S, banned=True)
     told(banned, Verdict.FAILURE, "it bans this peer", "--no-ban")
 
 
@@ -148,71 +146,71 @@ def test_a_ban_is_lifted_by_those_who_sign_the_charter() -> None:
 def test_a_gate_that_is_no_good_matters_as_much_as_there_are_others(
     answer: GateAnswer, word: str
 ) -> None:
-    told(network.check_gates((answer,), alone=True)[0], Verdict.FAILURE, word)
-    told(network.check_gates((answer,), alone=False)[0], Verdict.WARNING, word)
-    told(network.check_gates((answer, ANSWERS), alone=True)[0], Verdict.WARNING, word)
+    told(doctor.check_gates((answer,), alone=True)[0], Verdict.FAILURE, word)
+    told(doctor.check_gates((answer,), alone=False)[0], Verdict.WARNING, word)
+    told(doctor.check_gates((answer, ANSWERS), alone=True)[0], Verdict.WARNING, word)
 
 
 def test_a_gate_may_be_slow_silent_in_one_family_and_missing() -> None:
-    (found,) = network.check_gates((ANSWERS,), alone=True)
+    (found,) = doctor.check_gates((ANSWERS,), alone=True)
     told(found, Verdict.OK, "connects in 20 ms, and is ready in 50 ms")
     peer = ANSWERS.gate.rpartition("/")[2]
     far = GateAnswer(f"/ip6/2a00:1450::1/tcp/4001/p2p/{peer}", "Network is unreachable")
-    (found, _) = network.check_gates((far, ANSWERS), alone=True)
+    (found, _) = doctor.check_gates((far, ANSWERS), alone=True)
     told(found, Verdict.OK, "another address of the gate")
     slow = GateAnswer(GATE, "", 0.5, 1.5, VERSION)
-    told(network.check_gates((slow,), alone=True)[0], Verdict.WARNING, "ready in 1500 ms")
-    told(network.check_gates((), alone=True)[0], Verdict.FAILURE, "formation gate")
-    told(network.check_gates((), alone=False)[0], Verdict.WARNING, "on this LAN only")
+    told(doctor.check_gates((slow,), alone=True)[0], Verdict.WARNING, "ready in 1500 ms")
+    told(doctor.check_gates((), alone=True)[0], Verdict.FAILURE, "formation gate")
+    told(doctor.check_gates((), alone=False)[0], Verdict.WARNING, "on this LAN only")
 
 
 def test_reachability_is_what_peers_found_out_or_what_gates_see() -> None:
-    told(network.check_reachability((NODE,), {}), Verdict.OK, "/ip4/192.0.2.1/tcp/4001")
+    told(doctor.check_reachability((NODE,), {}), Verdict.OK, "/ip4/192.0.2.1/tcp/4001")
     lan = "/ip4/192.168.1.2/tcp/4001"
     for way, shut in ((Way.NOWHERE, True), (Way.LOCAL, True), (Way.LOCAL, False)):
-        found = network.check_reachability((reached(Reached(way, (lan,), is_shut=shut)),), {})
+        found = doctor.check_reachability((reached(Reached(way, (lan,), is_shut=shut)),), {})
         told(found, Verdict.WARNING if shut else Verdict.OK, lan)
         assert ("--announce" in found.advice) == shut
     for way in (Way.UNKNOWN, Way.SILENT):
-        found = network.check_reachability((reached(Reached(way)),), {})
+        found = doctor.check_reachability((reached(Reached(way)),), {})
         told(found, Verdict.WARNING, "not known", "lines about gates")
-    told(network.check_reachability((), {"192.0.2.1": True}), Verdict.OK, "192.0.2.1")
-    translated = network.check_reachability((), {"198.51.100.3": False})
+    told(doctor.check_reachability((), {"192.0.2.1": True}), Verdict.OK, "192.0.2.1")
+    translated = doctor.check_reachability((), {"198.51.100.3": False})
     told(translated, Verdict.OK, "198.51.100.3, which is a router's", "reached through a gate")
     relayed = Reached(Way.RELAYED, ("/ip4/192.168.1.2/tcp/4001",), (PeerId(PEER_ID),))
-    found = network.check_reachability((reached(relayed),), {"198.51.100.3": False})
+    found = doctor.check_reachability((reached(relayed),), {"198.51.100.3": False})
     told(found, Verdict.OK, "the node here: others reach it through the gate")
 
 
 def test_nodes_that_run_are_listed_with_what_is_wrong_with_them() -> None:
-    (none,) = network.check_nodes(HOME, (), ())
+    (none,) = doctor.check_nodes(HOME, (), ())
     told(none, Verdict.OK, "none runs")
-    (well,) = network.check_nodes(HOME, (NODE,), ())
+    (well,) = doctor.check_nodes(HOME, (NODE,), ())
     told(well, Verdict.OK, f"runs version {__version__}", "3 peers")
-    (older,) = network.check_nodes(HOME, ({**NODE, "version": "0.0.1"},), ())
+    (older,) = doctor.check_nodes(HOME, ({**NODE, "version": "0.0.1"},), ())
     told(older, Verdict.WARNING, "0.0.1", "start it again")
-    (oldest,) = network.check_nodes(HOME, ({"peer_id": PEER_ID, "pid": 7, "peers": 3},), ())
+    (oldest,) = doctor.check_nodes(HOME, ({"peer_id": PEER_ID, "pid": 7, "peers": 3},), ())
     told(oldest, Verdict.WARNING, "version of before", "start it again")
-    silent, alone = network.check_nodes(HOME, ({**NODE, "peers": 0},), ("it does not answer",))
+    silent, alone = doctor.check_nodes(HOME, ({**NODE, "peers": 0},), ("it does not answer",))
     told(silent, Verdict.FAILURE, "does not answer")
     told(alone, Verdict.WARNING, "knows 0 peers")
 
 
 def test_the_port_of_a_gate_is_free_or_its_own() -> None:
-    told(network.check_port(4001, None, ()), Verdict.OK, "free")
-    told(network.check_port(4001, "Address already in use", (NODE,)), Verdict.OK, "the node here")
+    told(doctor.check_port(4001, None, ()), Verdict.OK, "free")
+    told(doctor.check_port(4001, "Address already in use", (NODE,)), Verdict.OK, "the node here")
     announced = {"listens": ["/dns4/a.example/tcp/80"], "bound": ["/ip4/0.0.0.0/tcp/4001"]}
-    own = network.check_port(4001, "Address already in use", ({**NODE, **announced},))
+    own = doctor.check_port(4001, "Address already in use", ({**NODE, **announced},))
     told(own, Verdict.OK, "the node here")
     other = ({**NODE, "listens": ["/ip4/192.0.2.1/tcp/40011"]},)
-    told(network.check_port(4001, "in use", other), Verdict.WARNING, "in use")
-    taken = network.check_port(4001, "Address already in use", ())
+    told(doctor.check_port(4001, "in use", other), Verdict.WARNING, "in use")
+    taken = doctor.check_port(4001, "Address already in use", ())
     told(taken, Verdict.WARNING, "already in use", "--listen /ip4/0.0.0.0/tcp/4002")
 
 
 def test_damaged_databases_are_named() -> None:
-    told(network.check_databases({})[0], Verdict.OK, "none yet")
-    damaged, whole = network.check_databases(
+    told(doctor.check_databases({})[0], Verdict.OK, "none yet")
+    damaged, whole = doctor.check_databases(
         {"trust-0.db": "/x/trust-0.db is damaged (no page): move it away", "sizes.db": None}
     )
     told(damaged, Verdict.FAILURE, "trust-0.db is damaged", "move it away")
@@ -221,7 +219,7 @@ def test_damaged_databases_are_named() -> None:
 
 def test_what_others_see_of_a_node_is_told_with_its_cure() -> None:
     trouble = "this machine's clock is 59 min ahead of 6 of 6 peers; set it"
-    _, found = network.check_nodes(HOME, ({**NODE, "troubles": [trouble]},), ())
+    _, found = doctor.check_nodes(HOME, ({**NODE, "troubles": [trouble]},), ())
     told(found, Verdict.WARNING, "59 min ahead of 6 of 6 peers", "set it")
-    _, bare = network.check_nodes(HOME, ({**NODE, "troubles": ["two nodes run"]},), ())
+    _, bare = doctor.check_nodes(HOME, ({**NODE, "troubles": ["two nodes run"]},), ())
     told(bare, Verdict.WARNING, "two nodes run", "see to that machine")

@@ -30,9 +30,8 @@ from formation_p2p.placement.core.task_options import (
     options_of,
 )
 from formation_p2p.records.core.codec import Malformed, decode, encode
-from formation_p2p.workload.core.find import Find
 from formation_p2p.workload.core.hints import Hints
-from formation_p2p.workload.core.scope import Scope
+from formation_p2p.workload.core.scope import Find, Scope
 from formation_p2p.workload.core.work import MAX_PRIORITY
 
 EU = Hints(region="eu", required=frozenset({"region"}))

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from formation_p2p.api.keywords import listing
 from formation_p2p.api.sync_loop import SyncLoop, made, without_await
 from formation_p2p.core.errors import lacks
 from formation_p2p.features.gangs.api.gang import Gang
@@ -21,6 +20,7 @@ from formation_p2p.placement.core.task_options import (
     GangKwargs,
     Needs,
     TaskOptions,
+    listing,
     needs_of,
 )
 from formation_p2p.placement.policies import options_of

@@ -26,7 +26,7 @@ from formation_p2p.placement.core.guarded import seeks_room
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 from formation_p2p.wants.core.caller import Caller
-from formation_p2p.workload.core.find import Find
+from formation_p2p.workload.core.scope import Find
 
 # Workers named of one search, of each kind: what a person reads, where a search names hundreds.
 NAMED: Final = 8

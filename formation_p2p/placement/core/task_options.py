@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from inspect import Parameter, signature
 from os import PathLike
 from types import UnionType
-from typing import Any, Final, NamedTuple, Self, TypedDict
+from typing import Any, Final, NamedTuple, Self, TypedDict, TypeVar
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import Key
@@ -34,10 +35,9 @@ from formation_p2p.records.core.resources import pack_requirements, unpack_requi
 from formation_p2p.workload.core.blob import MAX_BLOB_BYTES
 from formation_p2p.workload.core.call_context import DEFAULT_MAX_RESULT_BYTES
 from formation_p2p.workload.core.environment import Env, Environment, env_of
-from formation_p2p.workload.core.find import Find, parse_find
 from formation_p2p.workload.core.hints import NO_HINTS, Hints, parse_hints
 from formation_p2p.workload.core.quorum import Quorum, quorum_of
-from formation_p2p.workload.core.scope import Scope, parse_scope
+from formation_p2p.workload.core.scope import Find, Scope, parse_find, parse_scope
 from formation_p2p.workload.core.work import MAX_PRIORITY
 
 # A task that failed on this many machines will fail on the next.
@@ -391,3 +391,31 @@ def needs_of(needs: Needs) -> tuple[Requirements, bool]:
     if isinstance(needs, Mapping):
         return requirements_from_mapping(needs), "memory" in needs
     return needs, True
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def listing(kind: type) -> Callable[[F], F]:
+    """The method, whose signature has the options of `kind` one by one."""
+
+    def listed(method: F) -> F:
+        found = signature(method)
+        given = {name: each for name, each in found.parameters.items() if name != "kwargs"}
+        defaults: TaskOptions = given["options"].default
+        options = [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=getattr(defaults, name, ""),
+                annotation=getattr(annotation, "__forward_arg__", annotation),
+            )
+            for name, annotation in kind.__annotations__.items()
+            if name not in given
+        ]
+        method.__signature__ = found.replace(  # type: ignore[attr-defined]
+            parameters=[*given.values(), *options]
+        )
+        return method
+
+    return listed

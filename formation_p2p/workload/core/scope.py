@@ -1,4 +1,5 @@
-"""How far a task may go: the circles that two peers share, and a machine's share for each.
+"""How far a task may go: the circles that two peers share, and a machine's share for each. And how
+the workers for a task are looked for.
 
 A peer's grant names its cell, organisation and federation. The smallest circle that two peers share
 is the scope between them:
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Final, Self
 
 from formation_p2p.core.errors import InvalidInput
@@ -141,3 +142,32 @@ class ScopeShares:
 
 
 EVERYTHING: Final = ScopeShares()
+
+
+class Find(StrEnum):
+    """How workers are looked for, as a person asks for it.
+
+    | find | what is done |
+    | --- | --- |
+    | dht | the shards of the DHT are read, and the workers found are asked |
+    | notice | a want is left with the peers that hold the shard; what they know is asked later |
+    | dht+notice | both at once |
+    | announce | a want is spread over some hundred peers; the DHT is read where none offers |
+    """
+
+    DHT = "dht"
+    NOTICE = "notice"
+    DHT_NOTICE = "dht+notice"
+    ANNOUNCE = "announce"
+
+    @property
+    def leaves_notice(self) -> bool:
+        return self in (Find.NOTICE, Find.DHT_NOTICE)
+
+
+def parse_find(text: str) -> Find:
+    """Raises InvalidInput."""
+    for find in Find:
+        if text == find.value:
+            return find
+    raise InvalidInput("find", f"{shown(text)} is none of {', '.join(Find)}")

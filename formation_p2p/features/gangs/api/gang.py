@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from formation_p2p.api.breaking import Breaking
-from formation_p2p.api.bridge import Bridge
+from formation_p2p.api.bridge import Breaking, Bridge
 from formation_p2p.api.calls import value_of
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.job import JobHandle

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar, Unpack
 
 from formation_p2p.api.calling import Enterable
 from formation_p2p.api.calls import of_calls
-from formation_p2p.api.keywords import listing
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.environments.prepare import resolved
 from formation_p2p.features.gangs.api.gang import Gang, GangMeans
@@ -25,6 +24,7 @@ from formation_p2p.placement.core.task_options import (
     GangKwargs,
     Needs,
     TaskOptions,
+    listing,
     needs_of,
 )
 from formation_p2p.placement.policies import options_of

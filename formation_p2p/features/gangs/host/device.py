@@ -6,6 +6,7 @@ begins to work for others: it needs the sandbox, /dev/net/tun, and user namespac
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -25,12 +26,16 @@ from formation_p2p.drivers.bytecode import compiled
 from formation_p2p.drivers.machine import interpreter_environment
 from formation_p2p.features.gangs.core.network import (
     MTU_BYTES,
+    NETWORK_LABEL,
     PREFIX_BITS,
     address_of,
     hostname_of,
     hosts_file,
 )
 from formation_p2p.features.gangs.host import network_child
+from formation_p2p.machine.core.bounds import MAX_LABELS
+
+log = logging.getLogger(__name__)
 
 # An interpreter starts in 30 ms; a disk that has to wake up takes seconds.
 OPEN_S: Final = 20.0
@@ -96,6 +101,18 @@ def _received(channel: socket.socket) -> int:
         raise OSError(f"a network of its own cannot be made here: {why}")
     os.set_inheritable(fds[0], False)  # recv_fds drops MSG_CMSG_CLOEXEC among its flags
     return fds[0]
+
+
+def network_labels(home: Path, room: int) -> tuple[tuple[str, str], ...]:
+    """Said of a machine whose tasks can be in a network of their gang's own, where there is `room`
+    for so many labels. In a thread."""
+    why = why_none(home)
+    if why is None and room < 1:
+        why = f"this node has {MAX_LABELS} labels, so that there is none left to say it with"
+    if why is not None:
+        log.info("tasks here can have no network of their gang: %s", why)
+        return ()
+    return (NETWORK_LABEL,)
 
 
 @cache

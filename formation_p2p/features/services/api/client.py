@@ -17,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from formation_p2p.api.breaking import Breaking
+from formation_p2p.api.bridge import Breaking
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, NodeClosed, lacks
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB

@@ -70,11 +70,15 @@ class ServiceNode(Enterable):
         self._lifecycle.check_loop()
         chosen = frozenset(map(_type_of, types))
 
-        def allow(shell: Shell) -> None:
-            shell.features.services.tending.allows_exec = allow_exec
+        root = self._services.entered()[1].services
 
-        self._services.call(allow)
-        self._services.serve_services(ServeServices(chosen, max_services))
+        def serve(shell: Shell) -> None:
+            services = shell.features.services
+            services.tending.allows_exec = allow_exec
+            services.serve(ServeServices(chosen, max_services), root, shell.leases.drivers)
+
+        self._services.lending.begin_beside(serve)
+        self._services.call(serve)
 
     async def publish(self, spec: ServiceSpec, *, lives_s: int = MAX_SPEC_TTL_S) -> SpecPublished:
         """Put a service into the network's catalog, where workers find it; of a service that is
