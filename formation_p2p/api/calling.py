@@ -251,6 +251,17 @@ R = TypeVar("R")
 EXECUTOR_OPTIONS: Final = replace(DEFAULT_OPTIONS, attempts=1)
 
 
+class MapKwargs(CallKwargs, total=False):
+    """Those of `map`, which says what each is."""
+
+    trust_results: bool
+    ordered: bool
+    buffersize: int
+    show_output: bool | None
+    progress: bool | Progress
+    options: TaskOptions
+
+
 class CallingNode(DataNode):
     """The part of `Node` that is about calls."""
 
@@ -259,14 +270,7 @@ class CallingNode(DataNode):
         self,
         function: Callable[[T], R],
         items: Iterable[T | Reference[T]] | AsyncIterable[T | Reference[T]],
-        *,
-        trust_results: bool = ...,
-        ordered: bool = ...,
-        buffersize: int = ...,
-        show_output: bool | None = ...,
-        progress: bool | Progress = ...,
-        options: TaskOptions = ...,
-        **kwargs: Unpack[CallKwargs],
+        **kwargs: Unpack[MapKwargs],
     ) -> Mapped[R]: ...
 
     # Of a lambda, or a function with overloads, mypy finds no `T` in that union.
@@ -275,14 +279,7 @@ class CallingNode(DataNode):
         self,
         function: Callable[[T], R],
         items: Iterable[Reference[T]] | AsyncIterable[Reference[T]],
-        *,
-        trust_results: bool = ...,
-        ordered: bool = ...,
-        buffersize: int = ...,
-        show_output: bool | None = ...,
-        progress: bool | Progress = ...,
-        options: TaskOptions = ...,
-        **kwargs: Unpack[CallKwargs],
+        **kwargs: Unpack[MapKwargs],
     ) -> Mapped[R]: ...
 
     # Several iterables, as `Executor.map` has them.
@@ -294,13 +291,7 @@ class CallingNode(DataNode):
         second: Iterable[Any],
         /,
         *more: Iterable[Any],
-        trust_results: bool = ...,
-        ordered: bool = ...,
-        buffersize: int = ...,
-        show_output: bool | None = ...,
-        progress: bool | Progress = ...,
-        options: TaskOptions = ...,
-        **kwargs: Unpack[CallKwargs],
+        **kwargs: Unpack[MapKwargs],
     ) -> Mapped[R]: ...
 
     @listing(CallKwargs)
