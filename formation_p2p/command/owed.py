@@ -1,14 +1,23 @@
-"""Where the outputs of kept jobs are to go, in a folder beside the state: a note for each job that
-has not given them yet. The next `formation resume` puts them there."""
+"""What the commands that submit have in common: the options for it, and where the outputs of jobs
+that a state keeps are to go. For each of these that has not given them yet a note lies in a folder
+beside the state; the next `formation resume` puts them there."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from formation_p2p.command import flags
 from formation_p2p.command.files import local
+from formation_p2p.command.interrupt import Interrupt
 from formation_p2p.core.errors import LocalError
+
+if TYPE_CHECKING:
+    from formation_p2p.command.local.client import Link, WatchedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,38 @@ class Owed:
             return {}
         with local(self._folder):
             return {path.name: _read(path) for path in self._folder.glob("[!.]*")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitting:
+    """As a person wrote them."""
+
+    state: Path | None = flags.STATE
+    metrics: str | None = flags.METRICS
+    home: Path | None = flags.HOME
+    join: str | None = flags.JOIN
+    as_json: bool = flags.JSON
+
+    def place(self) -> Path:
+        """Once: it joins the network of an invite."""
+        return flags.folder_of(self.home, self.join)
+
+    def reach(self, place: Path, may: Callable[[], None]) -> AbstractAsyncContextManager[Link]:
+        from formation_p2p.command.local.client import reach
+
+        own = self.join is not None
+        return reach(place, may=may, state=self.state, metrics=self.metrics, own=own)
+
+    def begun(self, job: WatchedJob, interrupt: Interrupt, what: str) -> Owed:
+        """The first signal cancels the job, or leaves it to its state."""
+        from formation_p2p.command.outcomes import tell_sizes
+
+        tell_sizes(job.sizes, as_json=self.as_json)
+        if self.state is None:
+            interrupt.first(job.cancel, f"cancelling {what}")
+        else:
+            interrupt.leaves(self.state)
+        return Owed(self.state)
 
 
 def _read(path: Path) -> Place:

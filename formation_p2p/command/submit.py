@@ -26,13 +26,13 @@ from formation_p2p.command.files import (
 from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.job_file import PRINTED, read_job_file
-from formation_p2p.command.owed import Owed
+from formation_p2p.command.owed import Submitting
 from formation_p2p.command.task_flags import PolicyCommand, takes
 from formation_p2p.command.task_line import JobFile, TaskLine
 from formation_p2p.command.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed, Unreachable
 from formation_p2p.core.units import format_bytes
-from formation_p2p.placement.core.task_options import TaskOptionKwargs
+from formation_p2p.placement.core.task_options import TaskOptionKwargs, TaskOptions
 from formation_p2p.placement.policies import options_of
 from formation_p2p.trust.core.grants import Right
 from formation_p2p.workload.core.blob import DIGEST_BYTES, RAW, Blob, Cid
@@ -111,11 +111,8 @@ def submit(
     out_dir: Path | None = option(
         "--out-dir", "DIR", "Put the files and the output of each task into DIR/LABEL/."
     ),
-    state: Path | None = flags.STATE,
-    metrics: str | None = flags.METRICS,
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    submitting: Submitting,
 ) -> None:
     """Run the tasks of a TOML file, or that of a Formfile, and wait for them.
 
@@ -123,25 +120,16 @@ def submit(
     job's policy, or another with room. A task whose worker dies is placed again. Ends with a table
     of the results; with --json, each event is a line of JSON.
     """
-    flags.learn_peers(flags.folder_of(home, None))
+    flags.learn_peers(flags.folder_of(submitting.home, None))
     with contextlib.ExitStack() as held:
         form = next((each for each in forms() if each.is_of(job_file)), None)
         file = read_job_file(job_file) if form is None else held.enter_context(form.read(job_file))
-        _submit(file, kwargs, out_dir, state, metrics, home, join, as_json=as_json)
+        _submit(file, options_of(kwargs, file.options), out_dir, submitting)
 
 
 def _submit(
-    file: JobFile,
-    kwargs: TaskOptionKwargs,
-    out_dir: Path | None,
-    state: Path | None,
-    metrics: str | None,
-    home: Path | None,
-    join: str | None,
-    *,
-    as_json: bool,
+    file: JobFile, options: TaskOptions, out_dir: Path | None, submitting: Submitting
 ) -> None:
-    options = options_of(kwargs, file.options)
     flags.refuse_local(options.scope)
     if out_dir is None and any(task.files_out for task in file.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
@@ -154,46 +142,32 @@ def _submit(
     plan = file.plan(
         contents, dict.fromkeys(large, NOT_PUT_YET), dict.fromkeys(hidden, NOT_PUT_YET)
     )
-    place = flags.folder_of(home, join)
+    place = submitting.place()
 
     def may() -> None:
         for driver in sorted({task.kind.driver for task in file.tasks}):
             flags.require(place, Right.SUBMIT, driver=driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
-        from formation_p2p.command.as_json import lines_of
-        from formation_p2p.command.local.client import reach
-        from formation_p2p.command.outcomes import exit_code_of, passed_on, tell_sizes, why_empty
+        from formation_p2p.command.outcomes import exit_code_of, why_empty
 
         began_s = time.monotonic()
-        own = join is not None
-        async with reach(place, may=may, state=state, metrics=metrics, own=own) as node:
+        async with submitting.reach(place, may) as node:
             blobs = {path: await node.put(path) for path in large}
             put = await put_secrets(node, hidden)
             work = file.plan(contents, blobs, put) if large or put else plan
             job = await node.submit(work, name=file.name, options=options)
-            tell_sizes(job.sizes, as_json=as_json)
-            if state is None:
-                interrupt.first(job.cancel, "cancelling the job")
-            else:
-                interrupt.leaves(state)
-            owed = Owed(state)
+            owed = submitting.begun(job, interrupt, "the job")
             if out_dir is not None:
                 owed.note(job.job_id, out_dir, by_label=True)
             kept = Kept(node, job, file.tasks, out_dir)
-            lines = contextlib.nullcontext(lines_of(job))
-            with lines if as_json else bar(len(job.tasks)) as show:
-                of_result = passed_on(options.quorum)
-                async for event in job.events():
-                    for each in of_result(event):
-                        await kept.take(each)
-                    await show(event)
+            await _watch(job, kept, options.quorum, as_json=submitting.as_json)
             results = kept.checked(await job.results())
             if not kept.is_unreachable:
                 owed.given(job.job_id)
             for secret in put.values():
                 await node.drop_secret(secret)
-            if not as_json:
+            if not submitting.as_json:
                 report(results, time.monotonic() - began_s, out_dir)
             if interrupt.number is not None and any(each.status == "cancelled" for each in results):
                 return interrupt.exit_code
@@ -202,6 +176,20 @@ def _submit(
             return exit_code_of(results)
 
     end_with(place_and_wait)
+
+
+async def _watch(job: WatchedJob, kept: Kept, quorum: object, *, as_json: bool) -> None:
+    """Show what happens, and keep what comes, until the job is over."""
+    from formation_p2p.command.as_json import lines_of
+    from formation_p2p.command.outcomes import passed_on
+
+    lines = contextlib.nullcontext(lines_of(job))
+    with lines if as_json else bar(len(job.tasks)) as show:
+        of_result = passed_on(quorum)
+        async for event in job.events():
+            for each in of_result(event):
+                await kept.take(each)
+            await show(event)
 
 
 class Kept:
