@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, UNPLACEABLE
@@ -15,15 +15,19 @@ from formation_p2p.command.flags import option
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.script import code_of
 from formation_p2p.command.task_flags import PolicyCommand, takes
-from formation_p2p.command.words import put, say
+from formation_p2p.command.words import Json, put, say
 from formation_p2p.placement.core.task_options import TaskOptionKwargs
 from formation_p2p.placement.policies import options_of
 
 if TYPE_CHECKING:
+    from formation_p2p.code.collect import Collected
     from formation_p2p.core.identity import PeerId
     from formation_p2p.core.refusals import Refusal
+    from formation_p2p.discovery.core.trace import Trace
     from formation_p2p.placement.core.decision import Decision
     from formation_p2p.records.core.profile import Profile
+
+    Rejected = tuple[tuple[PeerId, Refusal], ...]
 
 WORKERS_EPILOG: Final = """
 \b
@@ -131,8 +135,6 @@ def explain(
         options = replace(options, needs=of_calls(options.needs))
 
     async def show(_: Interrupt) -> int:
-        from formation_p2p.command import as_json as documents
-        from formation_p2p.command import tables
         from formation_p2p.command.local.client import reach
         from formation_p2p.command.outcomes import asked_again, why_empty
 
@@ -144,29 +146,12 @@ def explain(
             decision = found.decision
             rejected = _with_unsuited(decision, everyone)
             why = "" if decision.ranked or rejected else await why_empty(node, place)
+        trace = found.trace if discovery else None
+        calls = None if script is None else _Calls(script.name, code, missing)
         if as_json:
-            document = documents.decision(decision, rejected)
-            if discovery:
-                document["discovery"] = documents.trace(found.trace)
-            if script is not None:
-                document["code"] = None if code is None else documents.code(code)
-                document["missing"] = list(missing)
-            put(document)
+            put(_document(decision, rejected, trace, calls))
         else:
-            console = tables.console()
-            if decision.ranked:
-                tables.put_ranked(console, decision)
-                if decision.packages:
-                    console.print(decision.packages)
-            if decision.ranked and rejected:
-                console.print()
-            if rejected:
-                console.print(tables.rejected(rejected))
-            if discovery:
-                console.print()
-                console.print(tables.trace(found.trace))
-            if script is not None:
-                tables.put_code(console, script.name, code, missing)
+            _show(decision, rejected, trace, calls)
         if why:
             say(f"formation: {why}")
         return DONE if decision.ranked else UNPLACEABLE
@@ -174,9 +159,50 @@ def explain(
     end_with(show)
 
 
-def _with_unsuited(
-    decision: Decision, everyone: Iterable[Profile]
-) -> tuple[tuple[PeerId, Refusal], ...]:
+class _Calls(NamedTuple):
+    """Of the functions of a script: what code they take along, and what is not found here."""
+
+    script: str
+    code: Collected | None
+    missing: tuple[str, ...]
+
+
+def _document(
+    decision: Decision, rejected: Rejected, trace: Trace | None, calls: _Calls | None
+) -> Json:
+    from formation_p2p.command import as_json as documents
+
+    document = documents.decision(decision, rejected)
+    if trace is not None:
+        document["discovery"] = documents.trace(trace)
+    if calls is not None:
+        document["code"] = None if calls.code is None else documents.code(calls.code)
+        document["missing"] = list(calls.missing)
+    return document
+
+
+def _show(
+    decision: Decision, rejected: Rejected, trace: Trace | None, calls: _Calls | None
+) -> None:
+    from formation_p2p.command import tables
+
+    console = tables.console()
+    if decision.ranked:
+        tables.put_ranked(console, decision)
+        if decision.packages:
+            console.print(decision.packages)
+    if decision.ranked and rejected:
+        console.print()
+    if rejected:
+        console.print(tables.rejected(rejected))
+    if trace is not None:
+        console.print()
+        console.print(tables.trace(trace))
+    if calls is not None:
+        tables.put_code(console, *calls)
+
+
+def _with_unsuited(decision: Decision, everyone: Iterable[Profile]) -> Rejected:
     """All workers that could not. Discovery names none of them while it finds suitable ones."""
     from formation_p2p.machine.core.fits import fits
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -63,56 +64,78 @@ FEDERATION: Final = option(
 )
 
 
-def invite(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """As a person wrote it."""
+
     may: list[str] | None = option(
         "--may",
         "submit|work",
         "What the holder may do; both by default. Repeatable.",
         type=_RIGHTS,
-    ),
+    )
     drivers: list[str] | None = option(
         "--driver", "NAME", "Submit for this driver only, such as wasm. Repeatable."
-    ),
+    )
     expires: str | None = option(
         "--expires", "TIME", "For how long: 12h, 30d, 52w. 30d and renewed by default; see below."
-    ),
+    )
     renew: str | None = option(
         "--renew", "TIME", "Renew its grants for so long: 1d, 52w; ever or never."
-    ),
+    )
     priority: int = option(
         "--priority", "N", "The highest priority of a job.", show_default=True, default=MAX_PRIORITY
-    ),
+    )
     weight: str = option(
         "--priority-weight",
         "N",
         "Workers multiply priorities by this.",
         show_default=True,
         default="1",
-    ),
-    cpu_hours: str | None = option("--cpu-hours", "N", "Core-hours a month, on all workers."),
-    gpu_hours: str | None = option("--gpu-hours", "N", "GPU-hours a month, on all workers."),
-    concurrent: int | None = option("--concurrent", "N", "Tasks at the same time, on each worker."),
+    )
+    cpu_hours: str | None = option("--cpu-hours", "N", "Core-hours a month, on all workers.")
+    gpu_hours: str | None = option("--gpu-hours", "N", "GPU-hours a month, on all workers.")
+    concurrent: int | None = option("--concurrent", "N", "Tasks at the same time, on each worker.")
     hours: str | None = option(
         "--hours", "HOURS", 'Submit only at these hours, in UTC: "mon-fri 18:00-08:00".'
-    ),
+    )
     labels: list[str] | None = option(
         "--label", "KEY=VALUE", "Submit only to workers with this label. Repeatable."
-    ),
+    )
     identities: int = option(
         "--identities",
         "N",
         "How many nodes may use the invite; a machine that works and submits has two or three.",
         show_default=True,
         default=IDENTITIES,
-    ),
-    cell: str = CELL,
-    org: str = ORG,
-    federation: str = FEDERATION,
+    )
+    cell: str = CELL
+    org: str = ORG
+    federation: str = FEDERATION
     peer: str | None = option(
         "--peer", "PEER", "Only the node with this peer id, or of this name, can use the invite."
-    ),
-    home: Path | None = flags.HOME,
-    as_json: bool = flags.JSON,
+    )
+
+    def rights(self) -> Rights:
+        """Raises InvalidInput."""
+        life = _life(self.expires, self.renew)
+        return Rights(
+            min(int(time.time()) + life.life_s, MAX_EXPIRY_UNIX_S),
+            frozenset(map(Right, self.may or Right)),
+            frozenset(self.drivers) if self.drivers else None,
+            self.priority,
+            flags.quota_of(self.cpu_hours, self.gpu_hours, self.concurrent),
+            None if self.hours is None else parse_hours(self.hours),
+            frozenset(flags.pairs_of("label", self.labels or ()).items()),
+            Place(cell=self.cell, org=self.org, federation=self.federation),
+            flags.parsed("priority-weight", self.weight, parse_milli) or 0,
+            life,
+            self.identities,
+        )
+
+
+def invite(
+    invitation: Invitation, home: Path | None = flags.HOME, as_json: bool = flags.JSON
 ) -> None:
     """Print an invite: one line of text with which another machine joins the network.
 
@@ -120,22 +143,7 @@ def invite(
     (`formation network show` prints the id of a node). Works where the network was created. Where
     the root is split it prints a request, which others sign: `formation network cosign`.
     """
-    life = _life(expires, renew)
-    quota = flags.quota_of(cpu_hours, gpu_hours, concurrent)
-    rights = Rights(
-        min(int(time.time()) + life.life_s, MAX_EXPIRY_UNIX_S),
-        frozenset(map(Right, may or Right)),
-        frozenset(drivers) if drivers else None,
-        priority,
-        quota,
-        None if hours is None else parse_hours(hours),
-        frozenset(flags.pairs_of("label", labels or ()).items()),
-        Place(cell=cell, org=org, federation=federation),
-        flags.parsed("priority-weight", weight, parse_milli) or 0,
-        life,
-        identities,
-    )
-    peer_id = None
+    rights, peer, peer_id = invitation.rights(), invitation.peer, None
     if peer is not None:
         learn_names(Home(home).path)
         peer_id = peer_meant(peer)
