@@ -1,31 +1,374 @@
 """A `concurrent.futures.Executor` whose calls run on whichever machines can.
 
 A thread of its own pickles the calls and completes the futures, as that of ProcessPoolExecutor
-does (api/feeder.py).
+does (api/executor.py).
 """
 
 from __future__ import annotations
 
+import contextvars
+import logging
+import queue
+import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from operator import or_
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, get_args, overload
 
+from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.bridge import Bridge
+from formation_p2p.api.calls import (
+    BATCH_BYTES,
+    BATCH_CALLS,
+    LOOK_AHEAD_BYTES,
+    LargeFunctions,
+    PackedFunction,
+    context_of,
+    job_of,
+    name_of,
+    parcels_of,
+    size_of,
+    value_of_end,
+)
 from formation_p2p.api.code import CallCode
-from formation_p2p.api.feeder import Call, Feeder
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.reference import Reference
-from formation_p2p.api.tracebacks import SHORTLY
+from formation_p2p.api.tracebacks import SHORTLY, shorten
 from formation_p2p.core.errors import FormationError, Unplaceable
+from formation_p2p.jobs.core.job_events import (
+    JobEnded,
+    JobEvent,
+    TaskEnd,
+    TaskPlaced,
+    TaskPrinted,
+    TaskRetried,
+    TaskSucceeded,
+)
 from formation_p2p.machine.core.capability import Capability, amounts
 from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.workload.core.parcel import Parcel
+
+log = logging.getLogger(__name__)
+
+
+# Calls handed over that no worker has taken yet; they count as running and cannot be cancelled.
+# Where the network takes them in at once the number doubles, up to what is some 400 ms of small
+# tasks, so that a fast network never waits for the next; where it does not, it halves.
+FIRST_WAITING: Final = 16
+LAST_WAITING: Final = 4096
+AT_ONCE_S: Final = 0.1
+
+# The events of tasks that an executor reads, and the printer of its calls' output.
+_TOLD: Final = frozenset[type[JobEvent]]({TaskPlaced, *get_args(TaskEnd)})
+_PRINTED: Final = frozenset[type[JobEvent]]({*_TOLD, TaskPrinted, TaskRetried})
+
+
+@dataclass(slots=True)
+class Call:
+    """`pickled` are its arguments, where they are pickled already."""
+
+    future: Future[Any]
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    pickled: bytes | Parcel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shut:
+    """No more calls come; those that wait are cancelled or not, and those that run stopped or not.
+    With `left` the node was left, and those that run fail with this."""
+
+    cancel: bool
+    stop: bool
+    left: FormationError | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The node cannot go on with these tasks."""
+
+    task_ids: list[str]
+    error: FormationError
+
+
+_Note = Call | _Shut | _Failed | JobEvent
+
+
+class Feeder:
+    """The executor's thread and its state. It does not refer to the executor, so that one which the
+    application has dropped is collected."""
+
+    def __init__(
+        self,
+        jobs: Bridge,
+        code: CallCode,
+        options: TaskOptions,
+        max_workers: int | None,
+        trust_results: bool,
+        printer: OutputPrinter | None,
+    ) -> None:
+        self._jobs = jobs
+        self._printer = printer
+        self._code = code
+        self._options = options
+        self._max_workers = max_workers
+        self._trust_results = trust_results
+        self._lock = threading.Lock()
+        self._closed = ""
+        # What is small is copied at once: the caller may change it.
+        self._copying = threading.Lock()
+        self._copier = ArgumentPickler(jobs.packer, options.needs.python)
+        self._thread: threading.Thread | None = None
+        # Everything that happens, in one order: calls, events of their tasks, ends.
+        self._notes: queue.SimpleQueue[_Note] = queue.SimpleQueue()
+        # Below: the thread's alone.
+        self._shut = False
+        self._pending: deque[Call] = deque()
+        self._futures: dict[str, Future[Any]] = {}
+        self._unplaced: set[str] = set()
+        self._waiting = FIRST_WAITING
+        self._handed_s = float("-inf")
+        self._held_back = False
+        self._pickler = ArgumentPickler(jobs.packer, options.needs.python)
+        self._functions = LargeFunctions(jobs.packer, options.needs.python)
+        self._sizes: dict[str, int] = {}  # of the arguments of what is under way
+        self._held_bytes = 0
+
+    def add(self, call: Call) -> None:
+        if not self._closed:
+            with self._copying:
+                call.pickled = self._copier.small(call.args, call.kwargs)
+            if call.pickled is not None:
+                call.args, call.kwargs = (), {}
+        with self._lock:
+            if self._closed:
+                self._drop(call)
+                raise RuntimeError(f"cannot schedule new futures after {self._closed}")
+            self._notes.put(call)
+            if self._thread is None:
+                # In the context of the first call: what is traced belongs to its span.
+                run = partial(contextvars.copy_context().run, self._run)
+                self._thread = threading.Thread(target=run, name="formation-executor", daemon=True)
+                self._thread.start()
+
+    def shut(self, *, cancel: bool, stop: bool = False, left: FormationError | None = None) -> None:
+        if self._jobs.lifecycle.is_foreign:
+            return  # its own process shuts it
+        with self._lock:
+            self._closed = self._closed or ("the node was closed" if left else "shutdown")
+            if self._thread is not None:
+                self._notes.put(_Shut(cancel, stop, left))
+
+    def join(self) -> None:
+        """Until all is done. From a callback of a future, which runs here, this returns at once."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not (self._shut and not self._pending and not self._futures):
+                self._note(self._notes.get())
+                for _ in range(self._notes.qsize()):
+                    self._note(self._notes.get())
+                self._hand_over()
+        except Exception as error:
+            # A fault of ours. What waits for a future must not wait for ever.
+            log.exception("the executor failed; please report this")
+            with self._lock:
+                self._closed = f"its thread failed: {error!r}"
+            while not self._notes.empty():
+                self._note(self._notes.get())
+            self._cancel_pending()
+            self._fail(list(self._futures), error)
+        finally:
+            self._functions.release()
+
+    def _note(self, note: _Note) -> None:
+        if self._printer is not None and not isinstance(note, Call | _Shut | _Failed):
+            self._printer.observe(note)
+            self._printer.flush()  # before the result is there
+        if type(note) is Call:
+            self._pending.append(note)
+        elif type(note) is TaskPlaced:
+            self._unplaced.discard(note.task_id)
+        elif type(note) is TaskSucceeded or isinstance(note, TaskEnd):
+            self._unplaced.discard(note.task_id)
+            self._held_bytes -= self._sizes.pop(note.task_id, 0)
+            future = self._futures.pop(note.task_id, None)
+            if future is not None:
+                self._complete(future, note)
+        elif type(note) is _Failed:
+            self._fail(note.task_ids, note.error)
+        elif type(note) is _Shut:
+            self._shut = True
+            if note.cancel:
+                self._cancel_pending()
+            if note.stop:
+                for job_id in {task_id.rpartition("/")[0] for task_id in self._futures}:
+                    self._jobs.cancel(job_id)
+            if note.left is not None:
+                self._fail(list(self._futures), note.left)
+
+    def _complete(self, future: Future[Any], end: TaskEnd) -> None:
+        try:
+            value = value_of_end(end, self._code, trust_results=self._trust_results)
+            future.set_result(value)
+        except Exception as error:  # noqa: BLE001 - whatever the function raised
+            shorten(error)
+            future.set_exception(error)
+
+    def _fail(self, task_ids: Iterable[str], error: Exception) -> None:
+        for task_id in task_ids:
+            self._unplaced.discard(task_id)
+            self._held_bytes -= self._sizes.pop(task_id, 0)
+            future = self._futures.pop(task_id, None)
+            if future is not None:
+                future.set_exception(error)
+
+    def _drop(self, call: Call) -> None:
+        if call.pickled is not None:
+            self._jobs.packer.release_all([call.pickled])
+
+    def _cancel_pending(self) -> None:
+        for call in self._pending:
+            self._drop(call)
+            call.future.cancel()
+            call.future.set_running_or_notify_cancel()
+        self._pending.clear()
+
+    def _hand_over(self) -> None:
+        """As many calls as may wait for a worker, in jobs."""
+        if not self._pending or len(self._unplaced) > self._waiting // 2:
+            return
+        self._adapt()
+        room = self._waiting - len(self._unplaced)
+        if self._max_workers is not None:
+            room = min(room, self._max_workers - len(self._futures))
+        while room > 0 and self._pending and self._held_bytes < LOOK_AHEAD_BYTES:
+            room -= self._hand_over_batch(min(room, BATCH_CALLS))
+        self._held_back = bool(self._pending)
+
+    def _adapt(self) -> None:
+        now_s = time.monotonic()
+        if self._held_back:  # else there was room for more: that says nothing of the pace
+            at_once = now_s - self._handed_s < AT_ONCE_S
+            waiting = self._waiting * 2 if at_once else self._waiting // 2
+            self._waiting = min(max(waiting, FIRST_WAITING), LAST_WAITING)
+        self._handed_s = now_s
+
+    def _hand_over_batch(self, most: int) -> int:
+        """One job. Returns how many calls are in it."""
+        futures: list[Future[Any]] = []
+        calls: list[tuple[int, bytes | Parcel]] = []
+        # A function that comes again and again is pickled once for the batch.
+        functions: dict[int, tuple[object, PackedFunction]] = {}
+        size = 0
+        name = ""
+        while self._pending and len(calls) < most and size < BATCH_BYTES:
+            call = self._pending.popleft()
+            if not call.future.set_running_or_notify_cancel():
+                self._drop(call)
+                continue
+            try:
+                key = id(call.function)
+                if key not in functions:
+                    functions[key] = call.function, self._functions.packed(call.function)
+                arguments = call.pickled
+                if arguments is None:
+                    arguments = self._pickler.dumps(call.args, call.kwargs)
+            except Exception as error:
+                self._drop(call)
+                # What cannot be pickled raises what it likes; it is the caller's to see.
+                log.debug("a call could not be pickled", exc_info=True)
+                call.future.set_exception(error)
+                continue
+            name = name or name_of(call.function)
+            size += size_of(arguments)
+            calls.append((key, arguments))
+            futures.append(call.future)
+        packed = {key: function for key, (_, function) in functions.items()}
+        if calls:
+            self._begin(packed, calls, futures, name, size)
+        else:
+            self._jobs.packer.release_all(parcels_of(packed.values()))
+        return len(calls)
+
+    def _begin(
+        self,
+        functions: dict[int, PackedFunction],
+        calls: list[tuple[int, bytes | Parcel]],
+        futures: list[Future[Any]],
+        name: str,
+        size: int,
+    ) -> None:
+        enclosed = parcels_of(functions.values())
+        try:
+            if self._options.env is not None:
+                self._options = self._jobs.with_environment(self._options)
+            names = (function.modules for function in functions.values())
+            of_arguments = self._pickler.modules | self._copier.modules
+            sent = self._code.of(reduce(or_, names, of_arguments))
+            options = self._options
+            contexts = {
+                key: context_of(each.function, each.name, sent, options)
+                for key, each in functions.items()
+            }
+            of_calls = [(contexts[key], arguments) for key, arguments in calls]
+            job, parcels = job_of(of_calls, options, name, sent)
+        except FormationError as error:
+            self._jobs.packer.release_all([*(each for _, each in calls), *enclosed])
+            for future in futures:
+                future.set_exception(error)
+            return
+        task_ids = [task.task_id for task in job.tasks]
+        self._futures.update(zip(task_ids, futures, strict=True))
+        self._unplaced.update(task_ids)
+        each_bytes = size // len(calls)
+        self._sizes.update(dict.fromkeys(task_ids, each_bytes))
+        self._held_bytes += each_bytes * len(calls)
+        try:
+            batch = _Batch(task_ids, self._notes, printed=self._printer is not None)
+            parcels |= {f"function {number}": each for number, each in enumerate(enclosed)}
+            self._jobs.begin(job, batch, parcels, on_loop=False)
+        except FormationError as error:
+            self._fail(task_ids, error)
+
+
+class _Batch:
+    """One job of the executor, as the node's thread sees it (`JobObserver`)."""
+
+    def __init__(
+        self, task_ids: list[str], notes: queue.SimpleQueue[_Note], *, printed: bool
+    ) -> None:
+        """Of those that are `printed` it tells what they print."""
+        self.is_over = False
+        self._told = _PRINTED if printed else _TOLD
+        self._task_ids = task_ids
+        self._notes = notes
+
+    def notify(self, event: JobEvent) -> None:
+        if type(event) in self._told:
+            self._notes.put(event)
+        elif type(event) is JobEnded:
+            self.is_over = True
+
+    def flush(self) -> None:
+        """Nothing waits for the end of a batch of events."""
+
+    def fail(self, error: FormationError) -> None:
+        self.is_over = True
+        self._notes.put(_Failed(self._task_ids, error))
 
 
 def how_many_fit(bridge: Bridge, options: TaskOptions) -> int:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from formation_p2p.api.node import Node
+    from formation_p2p.command.job_file import Form
     from formation_p2p.command.local.methods import Methods
     from formation_p2p.command.serve import Beside
-    from formation_p2p.command.task_line import Form
 
 
 def forms() -> tuple[Form, ...]:

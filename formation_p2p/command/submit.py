@@ -25,10 +25,9 @@ from formation_p2p.command.files import (
 )
 from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
-from formation_p2p.command.job_file import PRINTED, read_job_file
+from formation_p2p.command.job_file import PRINTED, JobFile, TaskLine, read_job_file
 from formation_p2p.command.owed import Submitting
 from formation_p2p.command.task_flags import PolicyCommand, takes
-from formation_p2p.command.task_line import JobFile, TaskLine
 from formation_p2p.command.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed, Unreachable
 from formation_p2p.core.units import format_bytes

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.command.job_file import parse_job_file, read_job_file
-from formation_p2p.command.task_line import JobFile
+from formation_p2p.command.job_file import JobFile, parse_job_file, read_job_file
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.machine.core.requirements import Requirements

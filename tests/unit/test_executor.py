@@ -15,8 +15,7 @@ import pytest
 from formation_p2p.api.bridge import Bridge, JobObserver
 from formation_p2p.api.calls import BATCH_CALLS
 from formation_p2p.api.code import CallCode
-from formation_p2p.api.executor import NodeExecutor
-from formation_p2p.api.feeder import FIRST_WAITING, LAST_WAITING
+from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.reference import NO_PARCELS
 from formation_p2p.core.errors import NodeClosed

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.command.files import local
+from formation_p2p.command.job_file import Form, JobFile, TaskLine
 from formation_p2p.command.task_flags import Kind
-from formation_p2p.command.task_line import Form, JobFile, TaskLine
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.features.builds.core.build_plan import CONTEXT, UNPACK
