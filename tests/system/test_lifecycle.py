@@ -59,6 +59,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "explain": lambda node: node.explain("cpu=1"),
     "fetch_result": lambda node: node.fetch_result(ResultTooLarge("it is", "a peer", 1, b"")),
     "gateway": lambda node: node.gateway(),
+    "feature": lambda node: node.feature("greetings"),
     "gang": lambda node: node.gang(2),
     "get": lambda node: node.get(BLOB, "a file"),
     "job": lambda node: node.job("a job"),
