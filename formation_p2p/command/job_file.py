@@ -33,12 +33,11 @@ from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.placement.policies import options_of
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.derive import (
+    Draft,
     Reads,
-    files_made,
-    linked_files,
     needs_of,
     parameters_of,
-    told_apart,
+    settled,
 )
 from formation_p2p.workload.core.matrix import (
     Parameters,
@@ -217,57 +216,34 @@ def parse_job_file(content: str, folder: Path) -> JobFile:
     _refuse_unknown("job", job, _JOB_KEYS)
     lines = content.splitlines()
     tables = typed("task", job.get("task", []), list, "a list of tables, each written as [[task]]")
-    tasks: list[TaskLine] = []
-    after: list[list[str]] = []
-    reads: list[Mapping[str, str]] = []
-    every: list[Parameters] = []
-    made_labels: list[bool] = []
+    drafts: list[Draft[TaskLine]] = []
     groups: dict[str, range] = {}
     for number, table in enumerate(tables, start=1):
         where = f"task {number}"
         checked = typed(where, table, dict, "a table, written as [[task]]")
-        first = len(tasks)
-        source = partial(_line_of, lines, number)
-        for line, is_made, before, files, texts in _tasks(where, checked, folder, first, source):
-            tasks.append(line)
-            made_labels.append(is_made)
-            after.append(before)
-            reads.append(files)
-            every.append(texts)
-        if len(tasks) > MAX_TASKS:
+        first = len(drafts)
+        drafts += _drafts(where, checked, folder, first, partial(_line_of, lines, number))
+        if len(drafts) > MAX_TASKS:
             raise InvalidInput("task", f"there are more than {MAX_TASKS}; split the job")
         if name := text(f"{where}: name", checked.get("name", "")):
             if name in groups:
                 raise InvalidInput(f"{where}: name", f"{shown(name)} is there twice")
-            groups[name] = range(first, len(tasks))
-    if not tasks:
+            groups[name] = range(first, len(drafts))
+    if not drafts:
         raise InvalidInput("task", "there is none; write at least one [[task]] with an argv")
-    labels = told_apart([task.label for task in tasks], made_labels, groups)
-    edges, inputs_from = linked_files(labels, after, reads, groups, every)
-    made = files_made(inputs_from)
-    tasks = [
-        replace(
-            x,
-            label=labels[n],
-            after=edges[n],
-            inputs_from=inputs_from[n],
-            handed_on=made.get(n, ()),
-        )
-        for n, x in enumerate(tasks)
-    ]
+    tasks = tuple(replace(task, **place) for task, place in settled(drafts, groups))
     kwargs = kwargs_of_file(job)
     if isinstance(env := kwargs.get("env"), str):
         kwargs["env"] = folder / env
     options = options_of(kwargs)
-    return JobFile(text("name", job.get("name", "")), options, tuple(tasks))
+    return JobFile(text("name", job.get("name", "")), options, tasks)
 
 
-def _tasks(
+def _drafts(
     where: str, table: dict[str, Any], folder: Path, count: int, line_of: Callable[[str], int]
-) -> Iterator[tuple[TaskLine, bool, list[str], dict[str, str], Parameters]]:
-    """The tasks of one [[task]], each with whether its label is made of names and values, what it
-    says that it comes after, which files of others it reads, and its parameters. Those without a
-    name, a label and parameters are numbered on from `count`. `line_of` finds a text in it."""
+) -> Iterator[Draft[TaskLine]]:
+    """The tasks of one [[task]]. Those without a name, a label and parameters are numbered on from
+    `count`. `line_of` finds a text in it."""
     _refuse_unknown(where, table, _TASK_KEYS)
     if "argv" not in table and "wasm" not in table:
         raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
@@ -293,7 +269,7 @@ def _tasks(
         names = [fill(text(f"{where}: after", each), texts) for each in before]
         kind = fill(text(f"{where}: kind", table.get("kind", "")), texts)
         line = replace(line, needs=needs, memory_given=memory_given, learnt_as=kind)
-        yield line, is_made, names, files, texts
+        yield Draft(line, label, is_made, names, files, texts)
 
 
 def _check_places(

@@ -17,13 +17,13 @@ job = await node.submit(plan)
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import nlargest
 from itertools import takewhile
 from operator import eq
-from typing import Final
+from typing import Final, Generic, TypedDict, TypeVar
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.machine.core.bounds import shown
@@ -44,6 +44,7 @@ from formation_p2p.workload.core.matrix import (
 from formation_p2p.workload.core.plan import Plan, PlannedTask, check_texts
 from formation_p2p.workload.core.work import MAX_TASKS, Work
 
+T = TypeVar("T")
 Makes = Callable[[Parameters], Work]
 
 
@@ -93,15 +94,11 @@ class Output:
 def derive(stages: Mapping[str, Stage]) -> Plan:
     """The tasks of all stages, in order. Raises InvalidInput, whose message names the stage: for
     too many tasks, an unknown name, a circle of tasks that wait for each other."""
-    tasks: list[PlannedTask] = []
-    made_labels: list[bool] = []
-    after: list[tuple[str, ...]] = []
-    reads: list[Mapping[str, str]] = []
-    every: list[Parameters] = []
+    drafts: list[Draft[PlannedTask]] = []
     groups: dict[str, range] = {}
     names = {id(stage): name for name, stage in stages.items()}
     for name, stage in stages.items():
-        first = len(tasks)
+        first = len(drafts)
         try:
             # Mistakes of callers without types, which Python would take for something else.
             given: object = stage
@@ -112,34 +109,69 @@ def derive(stages: Mapping[str, Stage]) -> Plan:
             inputs = () if isinstance(stage.inputs, Mapping) else stage.inputs
             check_texts("inputs", inputs)
             combined = parameters_of(stage.matrix, stage.include, stage.exclude, inputs)
-            if len(tasks) + len(combined) > MAX_TASKS:
+            if len(drafts) + len(combined) > MAX_TASKS:
                 raise InvalidInput("tasks", f"there are more than {MAX_TASKS}; split the job")
             for place, parameters in enumerate(combined):
                 texts = {"index": place, **parameters}
-                task, is_made = _task(name, stage, parameters, texts)
-                tasks.append(task)
-                made_labels.append(is_made)
-                after.append(tuple(fill(x, texts) for x in stage.after))
-                reads.append(files)
-                every.append(texts)
+                drafts.append(_draft(name, stage, parameters, texts, files))
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error.field}", error.problem) from None
-        groups[name] = range(first, len(tasks))
-    labels = told_apart([task.label for task in tasks], made_labels, groups)
-    edges, inputs_from = linked_files(labels, after, reads, groups, every)
-    made = files_made(inputs_from)
-    return Plan(
-        tuple(
-            replace(
-                task,
-                label=labels[place],
-                work=handing_on(task.work, made[place]) if place in made else task.work,
-                after=edges[place],
-                inputs_from=inputs_from[place],
-            )
-            for place, task in enumerate(tasks)
-        )
-    )
+        groups[name] = range(first, len(drafts))
+    return Plan(tuple(_placed(task, **place) for task, place in settled(drafts, groups)))
+
+
+def _placed(
+    task: PlannedTask,
+    label: str,
+    after: tuple[int, ...],
+    inputs_from: Reads,
+    handed_on: tuple[str, ...],
+) -> PlannedTask:
+    work = handing_on(task.work, handed_on) if handed_on else task.work
+    return replace(task, label=label, work=work, after=after, inputs_from=inputs_from)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft(Generic[T]):
+    """A task whose label and order are not settled. Its label, where it `is_made` of names and
+    values, may change. `after` are names, `reads` files of others by their names here, `texts` its
+    parameters."""
+
+    task: T
+    label: str
+    is_made: bool
+    after: Sequence[str]
+    reads: Mapping[str, str]
+    texts: Parameters
+
+
+class Place(TypedDict):
+    """Of a task in its job: `after` are the places of the tasks that it waits for, `inputs_from`
+    the files of these that it reads, `handed_on` those of its own that others read."""
+
+    label: str
+    after: tuple[int, ...]
+    inputs_from: Reads
+    handed_on: tuple[str, ...]
+
+
+def settled(
+    drafts: Sequence[Draft[T]], groups: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[T, Place]]:
+    """All tasks of a job; `groups` are the places of those that have a name together. Raises
+    InvalidInput."""
+    made = [each.is_made for each in drafts]
+    labels = told_apart([each.label for each in drafts], made, groups)
+    edges, reads = _linked_files(labels, drafts, groups)
+    handed_on = _files_made(reads)
+    for n, (draft, label) in enumerate(zip(drafts, labels, strict=True)):
+        place: Place = {
+            "label": label,
+            "after": edges[n],
+            "inputs_from": reads[n],
+            "handed_on": handed_on.get(n, ()),
+        }
+        yield draft.task, place
 
 
 def _files(
@@ -217,17 +249,18 @@ def filled(work: Work, parameters: Parameters) -> Work:
     return fill_in(lambda text: fill(text, parameters)) if fill_in else work
 
 
-def _task(
-    name: str, stage: Stage, parameters: Parameters, texts: Parameters
-) -> tuple[PlannedTask, bool]:
-    """And whether its label is made of names and values. `texts` are the parameters as texts have
-    them."""
+def _draft(
+    name: str, stage: Stage, parameters: Parameters, texts: Parameters, files: Mapping[str, str]
+) -> Draft[PlannedTask]:
+    """`texts` are the parameters as texts have them."""
     work = stage.work(parameters) if callable(stage.work) else filled(stage.work, texts)
     needs, memory_given = needs_of(stage.needs, texts)
     label, is_made = label_of(name, telling(parameters)), True
     if stage.label:
         label, is_made = given_label("label", stage.label, texts)
-    return PlannedTask(work, label, (), needs, memory_given, fill(stage.kind, texts)), is_made
+    task = PlannedTask(work, label, (), needs, memory_given, fill(stage.kind, texts))
+    after = tuple(fill(each, texts) for each in stage.after)
+    return Draft(task, label, is_made, after, files, texts)
 
 
 def needs_of(
@@ -287,12 +320,8 @@ def linked(
 Reads = tuple[tuple[str, int, str], ...]
 
 
-def linked_files(
-    labels: Sequence[str],
-    after: Sequence[Sequence[str]],
-    reads: Sequence[Mapping[str, str]],
-    groups: Mapping[str, Sequence[int]],
-    parameters: Sequence[Parameters],
+def _linked_files(
+    labels: Sequence[str], drafts: Sequence[Draft[T]], groups: Mapping[str, Sequence[int]]
 ) -> tuple[list[tuple[int, ...]], list[Reads]]:
     """As `linked`, and for each task the files that it reads of others: the name that it gives to
     one, the index of the task that makes it, and the name there. Both are written `TASK:FILE`,
@@ -301,11 +330,11 @@ def linked_files(
     by_name = {label: (index,) for index, label in enumerate(labels)} | dict(groups)
     found: list[Reads] = []
     waits: list[Sequence[str]] = []
-    for label, names, files, own in zip(labels, after, reads, parameters, strict=True):
+    for label, draft in zip(labels, drafts, strict=True):
         each: dict[str, tuple[str, int, str]] = {}
         makers: list[str] = []
-        for name, text in files.items():
-            source = fill(text, own)
+        for name, text in draft.reads.items():
+            source = fill(text, draft.texts)
             maker, _, file = source.partition(":")
             if maker not in by_name or not file:
                 problem = f"{shown(source)} names no file of a task; write TASK:FILE"
@@ -313,13 +342,13 @@ def linked_files(
                 raise InvalidInput("inputs", f"{label}: {problem}")
             makers.append(maker)
             for index in by_name[maker]:
-                here = fill(name, {"label": labels[index], **own})
+                here = fill(name, {"label": labels[index], **draft.texts})
                 if here in each:
                     problem = f"several files are called {shown(here)}; write {{label}} in the name"
                     raise InvalidInput("inputs", f"{label}: {problem}")
                 each[here] = here, index, file
         found.append(tuple(each.values()))
-        waits.append((*names, *makers) if makers else names)
+        waits.append((*draft.after, *makers) if makers else draft.after)
     return linked(labels, waits, groups), found
 
 
@@ -329,7 +358,7 @@ def _likest(name: str, labels: Iterable[str]) -> str:
     return f"; tasks are called {', '.join(map(shown, found))}"
 
 
-def files_made(reads: Iterable[Reads]) -> dict[int, tuple[str, ...]]:
+def _files_made(reads: Iterable[Reads]) -> dict[int, tuple[str, ...]]:
     """By the index of a task, the files of it that others read."""
     made: dict[int, dict[str, None]] = {}
     for each in reads:
