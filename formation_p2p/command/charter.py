@@ -11,7 +11,14 @@ from typing import Final, TypeVar
 
 from formation_p2p.command import flags
 from formation_p2p.command.command import CommandGroup, chosen
-from formation_p2p.command.flags import argument, option, parse_duration_s, quota_of, read_pasted
+from formation_p2p.command.flags import (
+    argument,
+    option,
+    parse_duration_s,
+    quota_of,
+    read_pasted,
+    switch,
+)
 from formation_p2p.command.members import invitation_of, peer_or_invitation
 from formation_p2p.command.words import Json, counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
@@ -472,11 +479,9 @@ def propose(edits: NextEdits, home: Path | None = flags.HOME, as_json: bool = fl
 @app.command()
 def ban(
     name: str = argument("PEER|INVITATION", "As `formation members` shows it.", default=...),
-    with_invitation: bool = option(
+    with_invitation: bool = switch(
         "--with-invitation",
-        "",
         "Ban as well all that was made of the invitation by which the peer came.",
-        default=False,
     ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,

@@ -42,6 +42,11 @@ def option(flags: str, metavar: str, help: str, *, default: Any = None, **more: 
     return Declared(flags, help, default, shown)
 
 
+def switch(flags: str, help: str, **more: Any) -> Any:
+    """An option of a command that is written or not."""
+    return option(flags, "", help, default=False, **more)
+
+
 def argument(metavar: str, help: str, *, default: Any = None) -> Any:
     """Of a command, which needs it where the default is `...`."""
     return Declared("", help, default, {"metavar": metavar})
@@ -80,20 +85,16 @@ METRICS: Final = option(
     "Serve metrics for Prometheus at this address, such as 127.0.0.1:9464.",
     envvar="FORMATION_METRICS",
 )
-NO_RENEW: Final = option(
+NO_RENEW: Final = switch(
     "--no-renew",
-    "",
     "Do not have this node's grant renewed; nor, where the root key is here, those of others.",
-    default=False,
 )
-NO_MDNS: Final = option(
+NO_MDNS: Final = switch(
     "--no-mdns",
-    "",
     "Neither look for the network on this LAN nor announce it; see docs/explanation/reach.md.",
-    default=False,
     envvar="FORMATION_NO_MDNS",
 )
-JSON: Final = option("--json", "", "Write JSON for programs, not text for people.", default=False)
+JSON: Final = switch("--json", "Write JSON for programs, not text for people.")
 CPU: Final = option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")
 MEMORY: Final = option("--memory", "SIZE", "Memory to offer, such as 8GiB.")
 STORAGE: Final = option("--storage", "SIZE", "Disk space to offer, such as 50GiB.")

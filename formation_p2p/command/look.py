@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, UNPLACEABLE
-from formation_p2p.command.flags import option
+from formation_p2p.command.flags import option, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.script import code_of
 from formation_p2p.command.task_flags import PolicyCommand, takes
@@ -104,9 +104,7 @@ def explain(
     name: str = option(
         "--name", "NAME", "The workers nearest to this name come first.", default="a task"
     ),
-    discovery: bool = option(
-        "--discovery", "", "Also show where in the DHT the workers were found.", default=False
-    ),
+    discovery: bool = switch("--discovery", "Also show where in the DHT the workers were found."),
     script: Path | None = option(
         "--script",
         "FILE",

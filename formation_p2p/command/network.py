@@ -21,6 +21,7 @@ from formation_p2p.command.flags import (
     option,
     parse_duration_s,
     read_pasted,
+    switch,
 )
 from formation_p2p.command.members import peer_or_invitation
 from formation_p2p.command.node_socket import any_runs
@@ -174,7 +175,7 @@ def cosign(
     given: str = argument(
         "REQUEST|FILE|-", "What `invite` printed elsewhere, a file with it, or -.", default=...
     ),
-    look: bool = option("--look", "", "Only show what it asks for.", default=False),
+    look: bool = switch("--look", "Only show what it asks for."),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
@@ -311,11 +312,9 @@ def leave(
         show_default=True,
         default="10m",
     ),
-    purge: bool = option(
+    purge: bool = switch(
         "--purge",
-        "",
         "Remove as well all that Formation keeps in this home: its identity, caches and logs.",
-        default=False,
     ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,

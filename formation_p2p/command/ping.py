@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE
-from formation_p2p.command.flags import option
+from formation_p2p.command.flags import option, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.words import Json, put
 from formation_p2p.core.errors import InvalidInput
@@ -41,9 +41,7 @@ that is as good as it gets. Exit code 3 says that the peer is not found, does no
 def ping(
     peer: str = flags.argument("PEER", "Its name, its id or the end of that.", default=...),
     count: int = option("--count", "N", f"So many round trips, 1 to {MAX_COUNT}.", default=COUNT),
-    rate: bool = option(
-        "--rate", "", "Also have it send 16 MiB, or what it can in 3 s.", default=False
-    ),
+    rate: bool = switch("--rate", "Also have it send 16 MiB, or what it can in 3 s."),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
     as_json: bool = flags.JSON,

@@ -22,7 +22,7 @@ from formation_p2p.command.files import (
     write_outputs,
     write_tail,
 )
-from formation_p2p.command.flags import argument, option, parse_duration_s
+from formation_p2p.command.flags import argument, option, parse_duration_s, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.job_file import PRINTED
 from formation_p2p.command.owed import Owed, Place
@@ -75,7 +75,7 @@ def resume(
         "Wait for this job, or show how it ended: its id, or the start of it. By default all "
         "jobs in progress.",
     ),
-    cancel: bool = option("--cancel", "", "Cancel waiting and running tasks.", default=False),
+    cancel: bool = switch("--cancel", "Cancel waiting and running tasks."),
     out_dir: Path | None = option(
         "--out-dir",
         "DIR",
@@ -263,9 +263,7 @@ def _folder_name(task: Task, index: int) -> str:
 
 def jobs(
     state: Path | None = STATE,
-    prune: bool = option(
-        "--prune", "", "First delete ended jobs beyond the --keep options.", default=False
-    ),
+    prune: bool = switch("--prune", "First delete ended jobs beyond the --keep options."),
     keep_time: str = option(
         "--keep-time", "TIME", "Keep ended jobs for so long.", show_default=True, default="30d"
     ),

@@ -16,7 +16,7 @@ from formation_p2p.command import flags
 from formation_p2p.command.assembly import beside_tasks
 from formation_p2p.command.command import takes_each
 from formation_p2p.command.exits import DONE
-from formation_p2p.command.flags import option
+from formation_p2p.command.flags import option, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.node_options import NodeOptions, until_left
 from formation_p2p.command.rights import in_words
@@ -124,27 +124,20 @@ class WorkerOptions:
         "Where the packages of tasks come from, as pip's configuration says by default; further "
         "ones are those that tasks may name. Repeatable.",
     )
-    no_index: bool = option(
-        "--no-index",
-        "",
-        "Use no package index: tasks bring their wheels along.",
-        default=False,
-    )
+    no_index: bool = switch("--no-index", "Use no package index: tasks bring their wheels along.")
     env_disk: str = option(
         "--env-disk",
         "SIZE",
         "How much the packages of tasks may take in all.",
         default=format_bytes(DEFAULT_DISK_BYTES),
     )
-    env_sources: bool = option(
+    env_sources: bool = switch(
         "--env-sources",
-        "",
         "Build packages that have no wheel also without a sandbox: that runs their code as this "
         "user.",
-        default=False,
     )
-    permissive: bool = option(
-        "--permissive", "", "Allow what quotas, hours and labels forbid, and log it.", default=False
+    permissive: bool = switch(
+        "--permissive", "Allow what quotas, hours and labels forbid, and log it."
     )
     cache: str | None = option(
         "--cache",

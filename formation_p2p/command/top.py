@@ -12,7 +12,7 @@ import click
 
 from formation_p2p.command import flags
 from formation_p2p.command.exits import FAILED
-from formation_p2p.command.flags import option
+from formation_p2p.command.flags import switch
 from formation_p2p.command.node_socket import online
 from formation_p2p.command.words import Json, one_line, printable, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
@@ -40,9 +40,7 @@ Examples:
 
 
 def top(
-    once: bool = option(
-        "--once", "", "Show it once and end, as where it is no terminal.", default=False
-    ),
+    once: bool = switch("--once", "Show it once and end, as where it is no terminal."),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
@@ -85,7 +83,7 @@ def top(
 
 def logs(
     job: str = flags.argument("JOB", "Of this job alone: its id, or how it begins.", default=""),
-    follow: bool = option("-f --follow", "", "Continue until Ctrl-C.", default=False),
+    follow: bool = switch("-f --follow", "Continue until Ctrl-C."),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:

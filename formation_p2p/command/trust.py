@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.command import flags
-from formation_p2p.command.flags import option
+from formation_p2p.command.flags import switch
 from formation_p2p.command.words import ago, put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
@@ -47,8 +47,8 @@ def trust(
         "PEER",
         "Show all that makes up the score of this one: a peer id, the end of one, or a name.",
     ),
-    wrong: bool = option("--wrong", "", "Report a false result of PEER.", default=False),
-    forget: bool = option("--forget", "", "Reset PEER to a stranger.", default=False),
+    wrong: bool = switch("--wrong", "Report a false result of PEER."),
+    forget: bool = switch("--forget", "Reset PEER to a stranger."),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from formation_p2p.command.exits import DONE
-from formation_p2p.command.flags import option, parse_duration_s
+from formation_p2p.command.flags import option, parse_duration_s, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.node_options import NodeOptions, until_left
 from formation_p2p.command.words import put, say
@@ -60,11 +60,8 @@ def gateway(
         "Print a token that allows what this node may, for so long, such as 30d, and end.",
     ),
     token_name: str = option("--token-name", "NAME", "What the token is for.", default=""),
-    looks: bool = option(
-        "--looks-only",
-        "",
-        "The token may look and register workers, and use nothing.",
-        default=False,
+    looks: bool = switch(
+        "--looks-only", "The token may look and register workers, and use nothing."
     ),
     *,
     options: GatewayOptions,

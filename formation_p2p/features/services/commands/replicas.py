@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, FAILED, UNPLACEABLE
-from formation_p2p.command.flags import argument, option
+from formation_p2p.command.flags import argument, option, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.words import printable, put, say
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
@@ -44,9 +44,7 @@ NAME: Final = argument("NAME", "The service.", default=...)
 def logs(
     name: str = NAME,
     tail: int = option("--tail", "N", "So many lines of each replica.", default=50),
-    follow: bool = option(
-        "-f --follow", "", "Go on with what is printed, until Ctrl-C.", default=False
-    ),
+    follow: bool = switch("-f --follow", "Go on with what is printed, until Ctrl-C."),
     since: str | None = option("--since", "TIME", "What was printed since then, such as 1h."),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, UNPLACEABLE
-from formation_p2p.command.flags import option
+from formation_p2p.command.flags import switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.words import Json, ago, printable, put, say
 from formation_p2p.features.services.commands.local import read_services
@@ -31,7 +31,7 @@ Examples:
 
 
 def services(
-    gaps: bool = option("--gaps", "", "Show what is missing alone, and what to do.", default=False),
+    gaps: bool = switch("--gaps", "Show what is missing alone, and what to do."),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
     as_json: bool = flags.JSON,

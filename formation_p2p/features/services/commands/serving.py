@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.command import flags
 from formation_p2p.command.command import chosen
-from formation_p2p.command.flags import argument, option
+from formation_p2p.command.flags import argument, option, switch
 from formation_p2p.command.node_options import NodeOptions
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput
@@ -44,11 +44,8 @@ class ServingOptions:
     max_services: int | None = option(
         "--services", "N", "Run at most so many services at once; 4 by default."
     )
-    allow_exec: bool = option(
-        "--allow-exec",
-        "",
-        "Let the publisher of a service run programs beside its replicas here.",
-        default=False,
+    allow_exec: bool = switch(
+        "--allow-exec", "Let the publisher of a service run programs beside its replicas here."
     )
 
     def check(self) -> None:
