@@ -36,10 +36,15 @@ _DURATION: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)\s*", re.
 _UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
-def option(flags: str, metavar: str, help: str, *, default: Any = None, **more: Any) -> Any:
-    """Of a command. `more` is as click has it; a default is shown where `show_default` asks."""
-    shown = {"metavar": metavar or None, "show_envvar": True, **more}
-    return Declared(flags, help, default, shown)
+def option(
+    flags: str, metavar: str, help: str, *, default: Any = None, shown: Any = None, **more: Any
+) -> Any:
+    """Of a command. Help shows the default where that is given as `shown`. `more` is as click has
+    it."""
+    more = {"metavar": metavar or None, "show_envvar": True, **more}
+    if shown is not None:
+        return Declared(flags, help, shown, more | {"show_default": True})
+    return Declared(flags, help, default, more)
 
 
 def switch(flags: str, help: str, **more: Any) -> Any:

@@ -95,15 +95,9 @@ class Invitation:
     renew: str | None = option(
         "--renew", "TIME", "Renew its grants for so long: 1d, 52w; ever or never."
     )
-    priority: int = option(
-        "--priority", "N", "The highest priority of a job.", show_default=True, default=MAX_PRIORITY
-    )
+    priority: int = option("--priority", "N", "The highest priority of a job.", shown=MAX_PRIORITY)
     weight: str = option(
-        "--priority-weight",
-        "N",
-        "Workers multiply priorities by this.",
-        show_default=True,
-        default="1",
+        "--priority-weight", "N", "Workers multiply priorities by this.", shown="1"
     )
     cpu_hours: str | None = option("--cpu-hours", "N", "Core-hours a month, on all workers.")
     gpu_hours: str | None = option("--gpu-hours", "N", "GPU-hours a month, on all workers.")
@@ -118,8 +112,7 @@ class Invitation:
         "--identities",
         "N",
         "How many nodes may use the invite; a machine that works and submits has two or three.",
-        show_default=True,
-        default=IDENTITIES,
+        shown=IDENTITIES,
     )
     cell: str = CELL
     org: str = ORG
@@ -309,8 +302,7 @@ def leave(
         "--wait",
         "TIME",
         "How long its nodes may take to end; then nothing is forgotten.",
-        show_default=True,
-        default="10m",
+        shown="10m",
     ),
     purge: bool = switch(
         "--purge",
@@ -395,12 +387,8 @@ def create(
     cell: str = CELL,
     org: str = ORG,
     federation: str = FEDERATION,
-    threshold: int = option(
-        "--threshold", "M", "So many keys of the root sign together.", show_default=True, default=1
-    ),
-    of: int = option(
-        "--of", "N", "Split the root into so many keys.", show_default=True, default=1
-    ),
+    threshold: int = option("--threshold", "M", "So many keys of the root sign together.", shown=1),
+    of: int = option("--of", "N", "Split the root into so many keys.", shown=1),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:

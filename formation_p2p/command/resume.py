@@ -264,20 +264,9 @@ def _folder_name(task: Task, index: int) -> str:
 def jobs(
     state: Path | None = STATE,
     prune: bool = switch("--prune", "First delete ended jobs beyond the --keep options."),
-    keep_time: str = option(
-        "--keep-time", "TIME", "Keep ended jobs for so long.", show_default=True, default="30d"
-    ),
-    keep_jobs: int = option(
-        "--keep-jobs",
-        "N",
-        "Keep at most so many.",
-        show_default=True,
-        type=_SOME,
-        default=1_000,
-    ),
-    keep_size: str = option(
-        "--keep-size", "SIZE", "The largest size of the file.", show_default=True, default="1GiB"
-    ),
+    keep_time: str = option("--keep-time", "TIME", "Keep ended jobs for so long.", shown="30d"),
+    keep_jobs: int = option("--keep-jobs", "N", "Keep at most so many.", type=_SOME, shown=1_000),
+    keep_size: str = option("--keep-size", "SIZE", "The largest size of the file.", shown="1GiB"),
     as_json: bool = flags.JSON,
 ) -> None:
     """List the jobs of a state file, whether or not a program continues them.

@@ -247,7 +247,7 @@ def takes(
 def _declared(flag: Flag, option: str, defaults: Mapping[str, int] | None) -> tuple[type, Any]:
     names = f"--{flag.name}/--no-{flag.name}" if flag.default is True else f"--{flag.name}"
     default = None if defaults is None else defaults.get(option, flag.default)
-    shown = flags.option(names, flag.metavar or "", flag.help, default=default, show_default=True)
+    shown = flags.option(names, flag.metavar or "", flag.help, shown=default)
     return flag.form.kind, shown
 
 

@@ -42,8 +42,7 @@ def gateway(
         "--listen",
         "HOST:PORT",
         "Serve here. On loopback anyone of this machine may use it, elsewhere who has a token.",
-        default=LISTEN,
-        show_default=True,
+        shown=LISTEN,
     ),
     region: str = option("--region", "NAME", "Where this gateway is, such as us.", default=""),
     near: list[str] = option(
