@@ -45,6 +45,11 @@ from tests.support.state_tables import events_table, read_ways, tables_of_the_co
 TRUST = TrustParameters()
 
 
+def flowing(page: str) -> str:
+    """A page without its ends of lines."""
+    return " ".join(text_of(f"docs/{page}.md").split())
+
+
 # -- jobs -----------------------------------------------------------------------------------
 
 
@@ -79,10 +84,7 @@ def test_the_program_makes_the_plan() -> None:
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
-    job_files, jobs = (
-        " ".join(text_of(f"docs/{page}.md").split())
-        for page in ("reference/job-files", "explanation/jobs")
-    )
+    job_files, jobs = flowing("reference/job-files"), flowing("explanation/jobs")
     least = format_bytes(MIN_MEMORY_BYTES).replace("MiB", " MiB")
     assert f"at most {MAX_TASKS:,} tasks and {MAX_EDGES:,} dependencies" in job_files
     for said in (
@@ -200,7 +202,7 @@ def test_the_errors_and_exit_codes_are_those_of_the_code() -> None:
     }
     assert first_cells("errors", "Errors in Python") == public_errors - {"FormationError"}
     assert first_cells("errors", "Failure kinds") == set(FailureKind)
-    kinds = text_of("docs/reference/errors.md").split("\n## Failure kinds")[1].split("\n## ")[0]
+    kinds = flowing("reference/errors").split("## Failure kinds")[1].split("## Refusals")[0]
     assert all(f"`{reason}`" in kinds for reason in RetryReason)
     assert first_cells("errors", "Refusals") == {each.__name__ for each in get_args(Refusal)}
     codes = re.findall(
@@ -216,6 +218,19 @@ def test_the_tests_that_the_page_of_security_names_are_there() -> None:
     assert names - {path.name for path in (ROOT / "tests").rglob("test_*.py")} == set()
 
 
+# -- length --------------------------------------------------------------------------------
+
+
+def test_the_documents_stay_short() -> None:
+    """A page of how-to is one task. Decisions are a record, and are not counted."""
+    docs = ROOT / "docs"
+    for page in (docs / "how-to").glob("*.md"):
+        assert len(page.read_text().splitlines()) <= 90, page.name
+    pages = [page for page in docs.rglob("*.md") if page.parent.name != "decisions"]
+    words = sum(len(re.findall(r"[^\s|-][^\s|]*", page.read_text())) for page in pages)
+    assert words <= 35_000
+
+
 # -- trust -------------------------------------------------------------------------------
 
 
@@ -223,6 +238,7 @@ def test_the_numbers_of_trust_are_those_of_the_code() -> None:
     each_way = TRUST.prior
     half_life_days = experience.HALF_LIFE_S / 86_400
     days_apart = experience.APART * half_life_days
+    text = flowing("explanation/trust")
     for row in (
         f"| a stranger is taken for | {each_way} good and {each_way} bad, so 0.5 |",
         f"all its leases within {experience.LOST_TOGETHER_S} s together |",
@@ -242,4 +258,4 @@ def test_the_numbers_of_trust_are_those_of_the_code() -> None:
         f"The gate `trust>={EXECUTE_MILLI / 1000:g}`",
         f"refuses requests of peers below {TRUST.submit_milli / 1000:g}.",
     ):
-        assert row in text_of("docs/explanation/trust.md")
+        assert row in text
