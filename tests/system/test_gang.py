@@ -38,9 +38,18 @@ async def test_a_gang_runs_on_every_rank_and_on_one(owner: Node) -> None:
             assert [each.status for each in results] == ["succeeded", "succeeded"]
 
 
+def meet(store: Any) -> None:
+    """Until both ranks are there: a stream waits for a service for half a minute, in which a busy
+    machine may have started nothing yet."""
+    if store.add("here", 1) == 2:
+        store.set("there", b"")
+    store.wait(["there"])
+
+
 def talk(member: Any) -> bytes:
     """Rank 1 tells rank 0 what the owner has told it."""
     with member.listen("in") as listening:
+        meet(member.store)
         if member.rank == 1:
             with listening.accept()[0] as stream, member.connect(0, "in") as other:
                 other.sendall(stream.makefile("rb").read())
@@ -55,6 +64,7 @@ async def test_members_and_their_owner_talk_by_streams(owner: Node) -> None:
         owner.gang(2, needs=SMALL) as gang,
     ):
         running = asyncio.create_task(gang.run(talk))
+        await gang.store.wait(["there"])
         port = await gang.forward(1, "in")
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"hello" * 100_000)
@@ -66,6 +76,7 @@ async def test_members_and_their_owner_talk_by_streams(owner: Node) -> None:
             await gang.call(0, hold)
 
         holding = asyncio.create_task(held())
+        await gang.store.wait(["held"])
         reader, writer = await gang.connect(0, "held")
         assert await reader.readexactly(2) == b"hi"
         await gang.close()
@@ -83,6 +94,7 @@ async def test_members_and_their_owner_talk_by_ports(owner: Node) -> None:
         owner.gang(2, needs=SMALL) as gang,
     ):
         serving = asyncio.create_task(gang.run(ports))
+        await gang.store.wait(["there"])
         there = await gang.forward(0, 8080)
         reader, writer = await asyncio.open_connection("127.0.0.1", there)
         assert await reader.read() == b"hello from the port"
@@ -95,11 +107,13 @@ def ports(member: Any) -> bytes:
     import socket
 
     if member.rank == 1:
+        meet(member.store)
         member.forward(9000, 0, 8080)
         member.forward(9000, 0, 8080)
         with socket.create_connection(("127.0.0.1", 9000)) as stream:
             return bytes(stream.makefile("rb").read())
     with socket.create_server(("127.0.0.1", 8080)) as listening:
+        meet(member.store)
         for _ in range(2):
             with listening.accept()[0] as stream:
                 stream.sendall(b"hello from the port")
@@ -107,6 +121,8 @@ def ports(member: Any) -> bytes:
 
 
 def hold(member: Any) -> None:
-    with member.listen("held") as listening, listening.accept()[0] as stream:
+    with member.listen("held") as listening:
+        member.store.set("held", b"")
+        stream = listening.accept()[0]
         stream.sendall(b"hi")
         stream.recv(1)
