@@ -62,7 +62,7 @@ help:
 	@echo "make clean   remove all that the others made"
 
 demo: $(INSTALLED)
-	@$(BIN)/python -m examples.demo $(ARGS)
+	@$(BIN)/formation demo $(ARGS)
 
 demo-services: $(INSTALLED_GATEWAY)
 	@$(BIN)/python -m examples.demo_services $(ARGS)

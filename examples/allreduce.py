@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
 
-from examples.local_network import LocalNetwork
+from formation_demo.local_network import LocalNetwork
 from formation_p2p import Node
 
 RANKS = 3

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
 import dask.array as da
 from distributed import Client, wait
 
-from examples.local_network import LocalNetwork
+from formation_demo.local_network import LocalNetwork
 from formation_p2p import Node
 
 WORKER = "cpu=1,memory=320MiB"

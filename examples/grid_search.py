@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
 import formation_p2p.joblib  # noqa: F401 - makes the backend known to joblib
-from examples.local_network import LocalNetwork
+from formation_demo.local_network import LocalNetwork
 from formation_p2p import Node
 
 PARAMETERS = {"C": [0.1, 1, 10], "gamma": [0.001, 0.01]}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
 
-from examples.local_network import LocalNetwork
+from formation_demo.local_network import LocalNetwork
 from formation_p2p import Disagreement, Node, Quorum
 
 # The three are on one machine, by one invite: between strangers leave `apart` out.

@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "formation_p2p"
 FEATURES: Final = f"{PACKAGE}.features"
 # Programs and tests that import what is gone are not part of what is left.
-BESIDE: Final = ("tests", "examples", "benchmarks", "simulations")
+BESIDE: Final = ("tests", "examples", "benchmarks", "simulations", "formation_demo")
 
 
 def features() -> list[str]:

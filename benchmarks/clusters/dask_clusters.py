@@ -23,7 +23,7 @@ import cloudpickle
 import dask.array as da
 from distributed import Client, LocalCluster, SchedulerPlugin, wait
 
-from examples.local_network import LocalNetwork
+from formation_demo.local_network import LocalNetwork
 from formation_p2p import Node
 
 WORKERS: Final = 3

@@ -15,7 +15,7 @@ import time
 from typing import Any, Final
 
 from examples.allreduce import allreduce
-from examples.local_network import LocalNetwork
+from formation_demo.local_network import LocalNetwork
 from formation_p2p import Node
 
 ARRAY_MIB: Final = 32

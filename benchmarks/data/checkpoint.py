@@ -32,7 +32,7 @@ import cloudpickle
 from benchmarks.command import run_and_exit
 from benchmarks.cpu import tree_s
 from benchmarks.data.blob import tcp_round
-from examples.local_network import LocalNetwork
+from formation_demo.local_network import LocalNetwork
 from formation_p2p import Node, TaskSaved, checkpoint, python_call, value_of
 from formation_p2p.core.units import KIB, MIB
 

@@ -24,7 +24,7 @@ from typing import Final, Self
 
 from benchmarks.dispatch.processes import ROOT
 from benchmarks.dispatch.profiles import profiled
-from examples.local_network import end
+from formation_demo.local_network import end
 from formation_p2p import Home, Limits, Node, Rights
 from formation_p2p.api.config import NodeConfig
 

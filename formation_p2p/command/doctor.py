@@ -27,6 +27,7 @@ from formation_p2p.command.words import Json, counted, date, one_line, put
 from formation_p2p.core.errors import FormationError, LocalError
 from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.units import GIB, MIB, format_bytes
+from formation_p2p.core.version import VERSION
 from formation_p2p.drivers import seccomp
 from formation_p2p.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.drivers.groups import CONTROLLERS, Groups
@@ -41,7 +42,6 @@ from formation_p2p.machine.hardware import STORAGE_KEPT_BYTES, gpus_of_machine
 from formation_p2p.machine.home import Home, in_no_network
 from formation_p2p.machine.home_path import home_path
 from formation_p2p.machine.pythons import interpreters, own_name
-from formation_p2p.net.identify import VERSION
 from formation_p2p.net.transport.addresses import is_this_machine
 from formation_p2p.node_assembly import HELD_TABLES
 from formation_p2p.reach.core.own_addresses import Way

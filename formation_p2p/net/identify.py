@@ -20,6 +20,7 @@ from multiaddr import Multiaddr
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB
+from formation_p2p.core.version import VERSION
 from formation_p2p.machine.clock import moment
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
@@ -31,9 +32,6 @@ PROTOCOL: Final = "/ipfs/id/1.0.0"
 PUSH_PROTOCOL: Final = "/ipfs/id/push/1.0.0"
 PROTOCOL_VERSION: Final = "ipfs/0.1.0"
 AGENT: Final = "formation_p2p"
-# Of the messages and records that nodes of Formation exchange. Raise it with the first change after
-# a release that an older node cannot read: two versions refuse each other.
-VERSION: Final = 2
 _WORK: Final = "/formation/work/"
 WORK_PROTOCOL: Final = f"{_WORK}{VERSION}.0.0"
 _OF_WORK: Final = re.compile(rf"{_WORK}(\d{{1,6}})\.\d{{1,6}}\.\d{{1,6}}", re.ASCII)

@@ -15,7 +15,8 @@ import trio
 
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import Identity, parse_peer_id
-from formation_p2p.net.identify import PROTOCOL, VERSION, WORK_PROTOCOL, read_message
+from formation_p2p.core.version import VERSION
+from formation_p2p.net.identify import PROTOCOL, WORK_PROTOCOL, read_message
 from formation_p2p.net.transport import negotiation
 from formation_p2p.net.transport.addresses import TcpAddress
 from formation_p2p.net.transport.errors import (

@@ -23,11 +23,12 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, NodeClosed, Unreachable
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.version import VERSION
 from formation_p2p.dht.core.rpc import InboundConnection, PeerIdentified
 from formation_p2p.leases.core.session import Disconnected, Undelivered
 from formation_p2p.net.connection import Connection
 from formation_p2p.net.handlers import Handlers, NetworkEvent, StreamHandlers
-from formation_p2p.net.identify import VERSION, WORK_PROTOCOL
+from formation_p2p.net.identify import WORK_PROTOCOL
 from formation_p2p.net.limits import PeerLimits, PeerLimitsTable, counted
 from formation_p2p.net.logged import logged
 from formation_p2p.net.protocols.kad import KadStreams

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.version import VERSION
 from formation_p2p.machine.clock import read_clock
-from formation_p2p.net.identify import VERSION
 from formation_p2p.reach import gate_probe
 from formation_p2p.reach.gate_probe import GateAnswer
 from tests.support.loopback import free_port, tcp

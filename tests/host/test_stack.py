@@ -23,9 +23,10 @@ from formation_p2p.core.errors import (
     Unreachable,
 )
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.version import VERSION
 from formation_p2p.dht.core.reachability import Reach
 from formation_p2p.net.handlers import NetworkEvent
-from formation_p2p.net.identify import VERSION, WORK_PROTOCOL
+from formation_p2p.net.identify import WORK_PROTOCOL
 from formation_p2p.net.transport.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from formation_p2p import __version__
 from formation_p2p.command.main import app
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.version import VERSION
 from formation_p2p.machine.home import Home
 from formation_p2p.state.charter_file import CharterFile
 from formation_p2p.state.member_file import Member, write_members
@@ -57,8 +58,10 @@ def test_every_command_has_a_page_of_help(tmp_path: Path) -> None:
 
 
 def test_version_is_told_either_way(tmp_path: Path) -> None:
-    assert formation(tmp_path, "--version")[1].splitlines()[0] == f"formation {__version__}"
-    assert json.loads(formation(tmp_path, "version", "--json")[1])["formation"] == __version__
+    first, second, *_ = formation(tmp_path, "--version")[1].splitlines()
+    assert (first, second) == (f"formation {__version__}", f"protocol {VERSION}")
+    told = json.loads(formation(tmp_path, "version", "--json")[1])
+    assert (told["formation"], told["protocol"]) == (__version__, str(VERSION))
 
 
 @pytest.mark.parametrize(

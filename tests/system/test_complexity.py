@@ -7,8 +7,8 @@ import inspect
 
 import pytest
 
-from examples import complexity
-from examples.complexity import analyse
+from formation_demo import complexity
+from formation_demo.complexity import analyse
 
 
 def one(body: str) -> int:

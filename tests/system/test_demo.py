@@ -1,4 +1,4 @@
-"""`make demo` and `make demo-services` do what they say, and leave nothing behind."""
+"""`formation demo` and `make demo-services` do what they say, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from examples.demo import DEADLINE_S
+from formation_demo.demo import DEADLINE_S
 from tests.support.programs import running
 from tests.support.waiting import HANGS_S
 
-DEMO = ("-m", "examples.demo")
+DEMO = ("-m", "formation_p2p", "demo")
 DEMO_SERVICES = ("-m", "examples.demo_services")
 # What it takes at the most by itself, and its start and end.
 DEMO_S = DEADLINE_S + 120.0

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import trio
 
-from examples.local_network import LOOPBACK, LocalNetwork
+from formation_demo.local_network import LOOPBACK, LocalNetwork
 from formation_p2p import (
     Execution,
     Home,

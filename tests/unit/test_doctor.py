@@ -11,9 +11,9 @@ from formation_p2p.command import doctor
 from formation_p2p.command.doctor import Finding, Verdict
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.version import VERSION
 from formation_p2p.machine.clock import KernelClock
 from formation_p2p.machine.core.gpu import Gpu
-from formation_p2p.net.identify import VERSION
 from formation_p2p.reach.core.own_addresses import Reached, Way
 from formation_p2p.reach.gate_probe import GateAnswer
 from formation_p2p.reach.reach_in_words import reach_in_json

@@ -1,22 +1,17 @@
 """Find the most complex functions of Python's standard library, on a network of one gate and
 three workers, one of which is killed half-way.
 
-    make demo                  or: python -m examples.demo [--json]
-
 All four are processes of their own that talk libp2p over the loopback interface, as they would
-between machines. Every number that is printed is counted from what the job told. Exits with 0
-only if each module was analysed, counted once, and gave what it gives in this one process.
+between machines. Every number that is printed is counted from what the job told.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import platform
 import signal
-import sys
 import sysconfig
 import time
 from collections import Counter
@@ -31,11 +26,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
-
-from examples import complexity
-from examples.complexity import analyse
-from examples.local_network import LocalNetwork, NodeProcess
+from formation_demo import complexity
+from formation_demo.complexity import analyse
+from formation_demo.local_network import LocalNetwork, NodeProcess
 from formation_p2p import (
     FormationError,
     JobEvent,
@@ -66,7 +59,7 @@ LEFT_OUT: Final = frozenset({"test", "tests", "idle_test", "site-packages", "dis
 Analysis = dict[str, tuple[int, list[complexity.Function]]]
 """What `analyse` says, by the module's file."""
 
-# The workers have this package installed, but not this example: its code travels with the calls.
+# As code of a user, which is installed nowhere: it travels with the calls.
 cloudpickle.register_pickle_by_value(complexity)
 
 
@@ -273,10 +266,9 @@ async def bounded(console: Console) -> dict[str, bool | int | float]:
         return await demo(console)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    as_json = parser.parse_args().json
+def run(*, as_json: bool) -> int:
+    """Returns the exit code: 0 only if each module was analysed, counted once, and gave what it
+    gives in this one process."""
     console = Console(highlight=False, soft_wrap=True)
     try:
         outcome = asyncio.run(bounded(console))
@@ -294,7 +286,3 @@ def main() -> int:
     else:
         console.print(f"{'done' if outcome['ok'] else 'FAILED'} in {outcome['wall_s']} s")
     return 0 if outcome["ok"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
