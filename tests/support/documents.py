@@ -13,6 +13,7 @@ from tests.support.programs import ROOT
 DOCUMENTS: Final = (
     "README.md",
     "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
     *sorted(
         str(path.relative_to(ROOT)) for path in ROOT.glob("formation_p2p/features/*/README.md")

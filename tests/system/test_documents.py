@@ -123,6 +123,8 @@ ONLY_READ: Final = {
     "python3 -m venv": "makes the environment that this runs in",
     "pip install": "needs the package index",
     "make": "takes minutes; the tests run what it calls",
+    "formation demo": "takes half a minute; tests/system/test_demo.py runs it",
+    "python -m tools.release": "takes minutes, and needs the package index",
 }
 
 
@@ -204,22 +206,27 @@ def _put_files(folder: Path) -> None:
 
 # -- commands ------------------------------------------------------------------------------------
 
-COMMANDS: Final = [
-    pytest.param(each, id=f"{each.document}:{each.line}") for each in blocks("console")
-]
+
+def shown_blocks(language: str) -> list[Any]:
+    """But those of the tutorial, which tests/system/test_tutorial.py does in their order."""
+    return [
+        pytest.param(each, id=f"{each.document}:{each.line}")
+        for each in blocks(language)
+        if each.document != "docs/tutorial.md"
+    ]
 
 
-@pytest.mark.parametrize("shown", COMMANDS)
+@pytest.mark.parametrize("shown", shown_blocks("console"))
 def test_every_command_does_what_it_is_there_for(shown: Block, network: Network) -> None:
     for command in shown.commands:
         if command in (*SET_UP, *IN_THE_BACKGROUND):
             continue
-        if command.startswith("formation "):
+        if command.startswith(tuple(ONLY_READ)):
+            check_options(command)
+        elif command.startswith("formation "):
             _know_a_job(network, command)
             code, printed = network.run(command)
             assert code == EXITS.get(command, 0), f"{command}\n{printed}"
-        elif command.startswith(tuple(ONLY_READ)):
-            check_options(command)
         else:
             simulate(SHORT.get(command, command))
 
@@ -445,9 +452,6 @@ PROGRAMS: Final = {
     'node.service("llm-inference")': Around(
         needs_node=True, after=NO_SERVICE.format(call="ask(node)")
     ),
-    'node.service("ner-extraction")': Around(
-        needs_node=True, after=NO_SERVICE.format(call="ask(node)")
-    ),
     'node.service("redis")': Around(needs_node=True, after=NO_SERVICE.format(call="speak(node)")),
     'frames, find="announce")': Around(
         lambda: {"render": abs, "frames": [-1, -2]},
@@ -518,9 +522,7 @@ def around(block: Block) -> Around:
     return found
 
 
-@pytest.mark.parametrize(
-    "shown", [pytest.param(each, id=f"{each.document}:{each.line}") for each in blocks("python")]
-)
+@pytest.mark.parametrize("shown", shown_blocks("python"))
 def test_every_program_runs(
     shown: Block, network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -570,7 +572,7 @@ def run_all(shown: Block, left_out: Around, names: dict[str, Any]) -> None:
 
 
 def test_every_program_around_a_fragment_is_still_there() -> None:
-    shown = list(blocks("python"))
+    shown = [each for (each,) in (given.values for given in shown_blocks("python"))]
     for text in PROGRAMS:
         assert sum(text in each.text for each in shown) == 1, text
 
@@ -581,7 +583,7 @@ def test_every_program_around_a_fragment_is_still_there() -> None:
 def test_every_toml_file_is_a_catalog_or_a_job_file_or_names_an_extension(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("1")
-    for shown in blocks("toml"):
+    for (shown,) in (each.values for each in shown_blocks("toml")):
         project = tomllib.loads(shown.text).get("project")
         if shown.document == "docs/how-to/services.md":
             assert services_of(shown.text).specs
