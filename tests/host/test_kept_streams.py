@@ -14,7 +14,8 @@ import pytest
 from formation_p2p.features.gateway.server import GatewayServer
 from formation_p2p.features.gateway.sources import Upstream
 from formation_p2p.features.gateway.streams import Kept
-from formation_p2p.features.services.api.http import ServiceTransport, has_more
+from formation_p2p.features.services.api.http import ServiceTransport
+from formation_p2p.features.services.api.kept_stream import has_more
 from tests.support.gateways import MemorySource, caller, program
 from tests.support.waiting import HANGS_S
 

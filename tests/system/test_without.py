@@ -102,3 +102,12 @@ def test_a_feature_that_lacks_its_extra_names_the_command_that_installs_it(tmp_p
     home = tmp_path / "home"
     python(ROOT, "-m", "formation_p2p", "network", "create", "--home", str(home))
     python(ROOT, "-c", LACKING, str(home))
+
+
+def test_the_gateway_needs_no_extra_but_its_own() -> None:
+    python(
+        ROOT,
+        "-c",
+        "import sys; sys.modules['httpx2'] = None; import formation_p2p.features.gateway.app, "
+        "formation_p2p.features.gateway.streams, formation_p2p.features.gateway.proxying",
+    )

@@ -23,7 +23,7 @@ from formation_p2p.features.gateway.forwarding import (
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstreams
 from formation_p2p.features.gateway.sticky import COOKIE, Sticky
 from formation_p2p.features.gateway.streams import Broken, Kept, Stream, cancelled
-from formation_p2p.features.services.api.http import is_for_one_request
+from formation_p2p.features.services.api.kept_stream import is_for_one_request
 from formation_p2p.features.services.core.resend import IDEMPOTENT
 
 log = logging.getLogger(__name__)

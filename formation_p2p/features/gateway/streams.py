@@ -18,7 +18,7 @@ from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
 from formation_p2p.features.gateway.client import READ_BYTES, ClientLeft, in_words
 from formation_p2p.features.gateway.sources import Upstream
-from formation_p2p.features.services.api.http import PATIENCE_S, has_more
+from formation_p2p.features.services.api.kept_stream import PATIENCE_S, has_more
 from formation_p2p.features.services.core.turns import Turns
 
 # Ending tasks from a task that may itself be cancelled meanwhile.

@@ -21,6 +21,11 @@ import httpx2
 
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.units import KIB
+from formation_p2p.features.services.api.kept_stream import (
+    PATIENCE_S,
+    has_more,
+    is_for_one_request,
+)
 from formation_p2p.features.services.core.messages import ServiceError
 from formation_p2p.features.services.core.resend import IDEMPOTENT, may_send_again
 
@@ -31,9 +36,6 @@ if TYPE_CHECKING:
 #
 # Where all replicas are full, those that use their streams again and again would have them for as
 # long as they like, and who came later none.
-
-# A replica that is free takes a stream within this, on most ways.
-PATIENCE_S: Final = 0.1
 
 
 class Awaited:
@@ -79,27 +81,6 @@ READ_BYTES: Final = 64 * KIB
 # A head with the cookies of a large site has 8 KiB.
 MAX_HEAD_BYTES: Final = 64 * KIB
 _SERVER_ERROR: Final = 500
-# Answers without a body. A careless program says one all the same, which would be the answer to
-# whoever asks next on that stream.
-_BODILESS: Final = (204, 304)
-
-
-def is_for_one_request(method: str, status: int) -> bool:
-    """Whether no other request is to follow one with this answer on its stream."""
-    return method == "HEAD" or status in _BODILESS
-
-
-def has_more(http: h11.Connection, reader: asyncio.StreamReader) -> bool:
-    """Whether more than its answer has come on a stream, or its end. It answers nobody."""
-    if http.trailing_data[0] or reader.exception() is not None:
-        return True
-    reading = reader.read(1)
-    try:
-        reading.send(None)  # it ends at once where there is something
-    except StopIteration:
-        return True
-    reading.close()
-    return False
 
 
 def client_of(service: ServiceClient) -> httpx2.AsyncClient:
