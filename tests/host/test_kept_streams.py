@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import h11
-import httpx
+import httpx2
 import pytest
 
 from formation_p2p.features.gateway.server import GatewayServer
@@ -95,7 +95,7 @@ async def test_requests_of_a_client_get_no_answer_of_others(case: str) -> None:
     async with asyncio.timeout(HANGS_S), program(Careless(*said).serve) as port:
         service = _Service(port)
         transport: Any = ServiceTransport(service)  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://careless") as client:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://careless") as client:
             await client.request(asked, "/first")
             assert (await client.get("/")).content == b"own"
         assert service.connects == 2
