@@ -159,7 +159,8 @@ def main() -> None:
         # Without it a process that makes itself undumpable does not show the files that it holds.
         keep_capabilities(1 << CAP_SYS_PTRACE)
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(number, lambda *_: None)
     # Python handles it, and what is handled reaches the first process of a sandbox from inside.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -672,10 +673,20 @@ def handed_over(place: str) -> Iterator[os.stat_result | None]:
             found = None
             if copy >= 0:
                 found = os.fstat(copy)
-                os.close(copy)
+                let_go(copy)
             yield found
     finally:
         os.close(process)
+
+
+def let_go(copy: int) -> None:
+    """The process may have ended, so that this closes a socket: the kernel waits for its other end,
+    for as long as the task has set (SO_LINGER in socket(7)), or until a signal comes."""
+    signal.setitimer(signal.ITIMER_REAL, WALK_S, WALK_S)
+    try:
+        os.close(copy)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def segments() -> Iterator[int]:

@@ -19,6 +19,7 @@ from formation_p2p.drivers.machine import Machine, Sandboxing
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome
 from tests.support.drivers_world import outcome_of_process, printed
 from tests.support.sandboxes import needs_sandbox
+from tests.support.waiting import HANGS_S
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -240,6 +241,47 @@ def test_what_a_process_has_open_is_handed_over_where_no_list_shows_it() -> None
     assert 2 * MIB in [each.st_blocks * 512 for each in found if each is not None]
     assert None in found
     assert list(supervisor.handed_over(f"/proc/{process.pid}")) == []
+
+
+# What is handed over of a process is a socket, whose end waits an hour for the program at the other
+# end to read. The process ends just as its socket was handed over.
+LINGERS = """
+import os, signal, socket, stat, struct, subprocess, sys
+from formation_p2p.drivers import supervisor
+HOLDS = '''
+import socket, struct, sys
+end = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+end.setblocking(False)
+try:
+    while True: end.send(bytes(65536))
+except BlockingIOError: pass
+end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+print("held", flush=True)
+sys.stdin.read()
+'''
+listening = socket.create_server(("127.0.0.1", 0))
+port, pipe = str(listening.getsockname()[1]), subprocess.PIPE
+holder = subprocess.Popen([sys.executable, "-c", HOLDS, port], stdin=pipe, stdout=pipe)
+unread, _ = listening.accept()
+holder.stdout.readline()
+look = os.fstat
+def ends(file):
+    found = look(file)
+    if stat.S_ISSOCK(found.st_mode):
+        holder.kill()
+        holder.wait()
+    return found
+os.fstat = ends
+signal.signal(signal.SIGALRM, lambda *_: None)
+list(supervisor.handed_over(f"/proc/{holder.pid}"))
+print(holder.returncode)
+"""
+
+
+def test_a_socket_that_a_task_leaves_does_not_hold_up_who_counts_for_it() -> None:
+    argv = (sys.executable, "-c", LINGERS)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=HANGS_S, check=True)
+    assert done.stdout == "-9\n"
 
 
 def test_a_look_at_many_descriptors_goes_on_where_the_one_before_ended() -> None:
