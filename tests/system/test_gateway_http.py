@@ -195,7 +195,9 @@ async def test_a_service_without_replicas_and_one_that_is_not_there(gateway: Gat
     none = await fetch(gateway.address, "GET", "/service/llm-inference/x")
     assert (none.status, none.headers["retry-after"]) == (503, "5")
     assert none.json["error"] == "Service not available"
-    assert (await fetch(gateway.address, "GET", "/service/nothing/x")).status == 404
+    for method, has_body in (("GET", True), ("HEAD", False)):
+        missing = await fetch(gateway.address, method, "/service/nothing/x")
+        assert (missing.status, bool(missing.body)) == (404, has_body)
     moved = await fetch(gateway.address, "GET", "/service/llm-inference?q=1")
     assert (moved.status, moved.headers["location"]) == (308, "/service/llm-inference/?q=1")
 

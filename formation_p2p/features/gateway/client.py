@@ -129,6 +129,7 @@ class Client:
         self._has_left = False
         self._working: asyncio.Task[Any] | None = None
         self._http = _server()
+        self._asks_for_head = False
         self.trailers: Sequence[tuple[bytes, bytes]] = ()  # of the request, once it was read
         self.address = str((writer.get_extra_info("peername") or ("?",))[0])
         _keep_alive(writer.get_extra_info("socket"))
@@ -148,7 +149,7 @@ class Client:
             return None
         if not isinstance(first, h11.Request):
             return None
-        self.has_begun = False
+        self.has_begun, self._asks_for_head = False, first.method == b"HEAD"
         framed = {name for name, _ in first.headers} & {b"content-length", b"transfer-encoding"}
         if len(framed) == 2:
             # Of two servers in a row, one might go by each (RFC 9112, section 6.1).
@@ -279,7 +280,8 @@ class Client:
             await self._write(b"")
 
     async def send(self, data: bytes | memoryview) -> None:
-        if data:
+        """Nothing of it goes to a client that asks for the head alone."""
+        if data and not self._asks_for_head:
             await self._send(h11.Data(data=bytes(data)))
 
     async def end(self, trailers: Headers | None = None) -> None:
