@@ -190,7 +190,7 @@ _OF_INPUTS: Final = ("each", "input", "stem")
 PRINTED: Final = ("stdout", "stderr")
 
 _JOB_KEYS: Final = ("name", *(flag.file_key for flag in FLAGS.values()), "task")
-_TASK_KEYS: Final = (
+TASK_KEYS: Final = (
     *("label", "each", "argv", "env", "stdin", "files_in", "files_out", "outputs"),
     *("wasm", "fuel", "image", "secrets"),
     *("name", "matrix", "inputs", "after", "needs", "kind"),
@@ -244,7 +244,7 @@ def _drafts(
 ) -> Iterator[Draft[TaskLine]]:
     """The tasks of one [[task]]. Those without a name, a label and parameters are numbered on from
     `count`. `line_of` finds a text in it."""
-    _refuse_unknown(where, table, _TASK_KEYS)
+    _refuse_unknown(where, table, TASK_KEYS)
     if "argv" not in table and "wasm" not in table:
         raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
     name = text(f"{where}: name", table.get("name", ""))

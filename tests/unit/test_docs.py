@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 
 from formation_p2p import public
-from formation_p2p.command import exits, job_file
-from formation_p2p.command.job_file import parse_job_file
+from formation_p2p.command import exits
+from formation_p2p.command.job_file import TASK_KEYS, parse_job_file
 from formation_p2p.command.task_flags import FLAGS
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.refusals import Refusal
@@ -176,7 +176,7 @@ def test_the_options_of_tasks_are_those_of_the_code() -> None:
 
 
 def test_the_needs_and_the_values_of_options_are_those_of_the_code() -> None:
-    assert first_cells("options", "Needs") == {*requirements._FIELDS, "label.KEY"}
+    assert first_cells("options", "Needs") == {*requirements.NEEDS, "label.KEY"}
     policies = {re.split(r"[(>]", each)[0] for each in first_cells("options", "Policies")}
     assert policies == {*BUILT_IN, "trust"}
     hints = {each.split("=")[0].split(".")[0] for each in first_cells("options", "Hints")}
@@ -188,10 +188,10 @@ def test_the_needs_and_the_values_of_options_are_those_of_the_code() -> None:
 
 def test_the_keys_of_files_are_those_of_the_code() -> None:
     keys = {each.split(".")[0] for each in first_cells("job-files", table="key of `[[task]]`")}
-    assert keys == set(job_file._TASK_KEYS)
+    assert keys == set(TASK_KEYS)
     directives = first_cells("job-files", "Formfiles")
-    assert directives == {*formfile._OWN, *formfile._RUN}
-    assert first_cells("catalogs") == set(toml_spec._KEYS)
+    assert directives == {*formfile.OWN_DIRECTIVES, *formfile.RUN_DIRECTIVES}
+    assert first_cells("catalogs") == set(toml_spec.KEYS)
 
 
 def test_the_errors_and_exit_codes_are_those_of_the_code() -> None:

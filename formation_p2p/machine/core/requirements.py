@@ -175,14 +175,14 @@ _CHOICES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "driver": ("driver", _parse_driver),
     "python": ("python", parse_python),
 }
-_FIELDS: Final = {**_AMOUNTS, **_CHOICES}
+NEEDS: Final = {**_AMOUNTS, **_CHOICES}
 # Where a plain int is bytes: a program that writes one means it.
 _SIZES: Final = frozenset({"memory", "storage", "gpu.memory"})
 # Where a number with a fraction means something; elsewhere a float has lost what was meant.
 _FRACTIONS: Final = frozenset({"cpu", "gpu.cc", "gpu.share"})
 _LABEL: Final = "label."
 # Each field and label once.
-_MAX_ITEMS: Final = len(_FIELDS) + bounds.MAX_LABELS
+_MAX_ITEMS: Final = len(NEEDS) + bounds.MAX_LABELS
 
 
 def parse_requirements(text: str) -> Requirements:
@@ -232,10 +232,10 @@ def _requirements(items: Iterable[tuple[str, str]]) -> Requirements:
         if field.startswith(_LABEL):
             labels.append((field.removeprefix(_LABEL), text))
             continue
-        if field not in _FIELDS:
-            known = ", ".join(sorted(_FIELDS))
+        if field not in NEEDS:
+            known = ", ".join(sorted(NEEDS))
             raise InvalidInput(field, f"is not a requirement; there are {known} and label.<key>")
-        attribute, parse = _FIELDS[field]
+        attribute, parse = NEEDS[field]
         if attribute in values:
             raise InvalidInput(field, "is given twice; give it once")
         try:

@@ -48,9 +48,9 @@ _RESOURCES: Final = {
     "DISK": ("DISK", "STORAGE"),
     "GPU": ("GPU",),
 }
-_OWN: Final = {alias: name for name, aliases in _RESOURCES.items() for alias in aliases}
+OWN_DIRECTIVES: Final = {alias: name for name, aliases in _RESOURCES.items() for alias in aliases}
 # What a task runs, and what it says of that.
-_RUN: Final = ("FROM", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD", "LABEL")
+RUN_DIRECTIVES: Final = ("FROM", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD", "LABEL")
 # What a task cannot have, and what to do in its place.
 _REFUSED: Final[Mapping[str, str]] = {
     "USER": "a task runs as the sandbox's user and has no accounts; remove the line",
@@ -133,7 +133,7 @@ def parse_formfile(text: str) -> Formfile:
     gpus: list[Directive] = []
     others: list[Directive] = []
     for each in _directives(text):
-        own = _OWN.get(each.name)
+        own = OWN_DIRECTIVES.get(each.name)
         if own == "GPU":
             gpus.append(each)
         elif own is None:
@@ -244,14 +244,14 @@ def _directives(text: str) -> Iterator[Directive]:
 def _directive(line: int, text: str) -> Directive:
     word, *rest = text.split(None, 1)
     name = word.upper()
-    known = name in _OWN or name in _RUN
-    if name in _OWN:
+    known = name in OWN_DIRECTIVES or name in RUN_DIRECTIVES
+    if name in OWN_DIRECTIVES:
         rest = [_COMMENT.sub("", each).strip() for each in rest]
     directive = Directive(line, name if known else word[:40], rest[0] if rest else "")
     if name in _REFUSED:
         raise Directive(line, name, "").error(_REFUSED[name])
     if not known:
-        listed = ", ".join((*_RESOURCES, *_RUN))
+        listed = ", ".join((*_RESOURCES, *RUN_DIRECTIVES))
         raise directive.error(f"is not a directive; there are {listed}")
     if not directive.text:
         raise directive.error("has no value; write one behind it")

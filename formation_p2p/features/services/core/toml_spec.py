@@ -116,7 +116,7 @@ class _Reader:
     def service(self, name: str, table: object) -> ServiceSpec:
         with self._inside(name, ""):
             given = _table("service", table)
-            _refuse_unknown(given, _KEYS)
+            _refuse_unknown(given, KEYS)
             for key in ("tier", "port"):
                 if key not in given:
                     raise InvalidInput(key, "is missing; every service has one")
@@ -308,7 +308,7 @@ _PLAIN: Final[dict[str, Callable[[Any], Any]]] = {
     "uses": lambda value: _texts("uses", value),
 }
 _NAMES: Final = {"start_grace": "start_grace_s", "drain": "drain_s"}
-_KEYS: Final = (
+KEYS: Final = (
     *_PLAIN,
     *("driver", "argv", "variables", "files", "environment", "image", "call", "secrets"),
     *("readiness", "liveness", "pinned"),
