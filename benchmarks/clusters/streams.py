@@ -34,13 +34,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import MIB
-from formation_p2p.drivers.python_member import Member
 from formation_p2p.features.gangs.core.events import JoinGang
 from formation_p2p.features.gangs.core.roster import Member as RosterMember
 from formation_p2p.features.gangs.core.roster import Roster
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.leases import LeaseGangs
 from formation_p2p.features.gangs.host.tunnels import Tunnels
+from formation_p2p.features.gangs.task.member import Member
 from formation_p2p.net.handlers import Answer, NetworkEvent
 from formation_p2p.reach.stack import Stack
 

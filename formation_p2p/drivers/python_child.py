@@ -89,6 +89,8 @@ LONG_S = 0.01
 OWN = "{}-{}.{}".format(sys.implementation.name, *sys.version_info[:2])
 # What lies beside this file, and the start of the names of its modules, which no task's has.
 HERE = os.path.dirname(os.path.abspath(__file__))
+# What a call of a gang has as its first argument, as a file from here.
+MEMBER = "../features/gangs/task/member"
 BESIDE = "formation_p2p_"
 # A pickle of more, or a buffer of one, is handed over; how many buffers (workload/core/parcel.py).
 # An exception is not: one that is longer is told as text alone (workload/core/work.py).
@@ -195,7 +197,7 @@ def answer(
         main.define(names)
         surroundings.keep()
         if as_member:
-            args = (own_module("member").own(), *args)
+            args = (own_module("member", MEMBER).own(), *args)
         result = function(*args, **kwargs)
         if type(result) in PLAIN:
             value = pickle.dumps(result, 5)

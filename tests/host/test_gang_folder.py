@@ -17,7 +17,6 @@ import pytest
 import trio
 
 from formation_p2p.core.units import MIB
-from formation_p2p.drivers.python_member import Member
 from formation_p2p.features.gangs.core.events import JoinGang
 from formation_p2p.features.gangs.core.gang_id import HALF_BYTES, gang_id_of
 from formation_p2p.features.gangs.core.tunnel import TunnelError
@@ -25,6 +24,7 @@ from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.leases import LeaseGangs
 from formation_p2p.features.gangs.host.programs import MAX_FORWARDS, Programs
 from formation_p2p.features.gangs.host.seat import Tunnel
+from formation_p2p.features.gangs.task.member import Member
 from tests.support.gangs import GANG, TunnelNode, echo, gang_of
 from tests.support.waiting import in_trio, until
 

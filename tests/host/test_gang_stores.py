@@ -14,13 +14,13 @@ import pytest
 import trio
 
 from formation_p2p.core.units import MIB
-from formation_p2p.drivers.python_store import Store
 from formation_p2p.features.gangs.core import store_messages as said
 from formation_p2p.features.gangs.core.roster import Roster
 from formation_p2p.features.gangs.core.store_messages import Done, Value, pack_from_client
 from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
 from formation_p2p.features.gangs.host.store_host import SERVICE, GangStores
 from formation_p2p.features.gangs.host.store_socket import GangLinks, StoreSocket
+from formation_p2p.features.gangs.task.member import Store
 from formation_p2p.net.transport.frames import encode_frame
 from tests.support.gangs import GANG, TunnelNode, gang_of, roster_of
 from tests.support.waiting import in_trio, until
