@@ -109,7 +109,12 @@ class MemorySource:
         return job
 
     async def connect(
-        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+        self,
+        service: str,
+        sticky: str | None,
+        caller: str,
+        on_behalf: bytes,
+        full: Callable[[], None],
     ) -> Upstream:
         known = {each.name for each in self.view.catalog}
         if service not in known:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -413,7 +413,12 @@ class Faulty(MemorySource):
     """Its faults quote what they were given, as h11's do."""
 
     async def connect(
-        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+        self,
+        service: str,
+        sticky: str | None,
+        caller: str,
+        on_behalf: bytes,
+        full: Callable[[], None],
     ) -> Upstream:
         raise h11.LocalProtocolError(f"Illegal header value {SECRET}")
 

@@ -292,19 +292,24 @@ class Members:
         return await self._source.metrics()
 
     async def connect(
-        self, service: str, sticky: str | None, caller: str, on_behalf: bytes = b""
+        self,
+        service: str,
+        sticky: str | None,
+        caller: str,
+        on_behalf: bytes,
+        full: Callable[[], None],
     ) -> Upstream:
         is_mine = sticky is not None and sticky.startswith(HTTP)
         missing: ServiceUnavailable | None = None
         if not is_mine:
             try:
-                return await self._source.connect(service, sticky, caller, on_behalf)
+                return await self._source.connect(service, sticky, caller, on_behalf, full)
             except ServiceUnavailable as error:
                 missing = error
         if not self._candidates(service, sticky):
             if missing is not None:
                 raise missing
-            return await self._source.connect(service, None, caller, on_behalf)
+            return await self._source.connect(service, None, caller, on_behalf, full)
         spec = self._specs.get(service)
         if on_behalf and (spec is None or self._scope_of(on_behalf) > spec.scope):
             problem = f"{service} is not for your circles; ask for a grant of its own"
@@ -351,7 +356,12 @@ class MembersOnly:
         self._members = members
 
     async def connect(
-        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+        self,
+        service: str,
+        sticky: str | None,
+        caller: str,
+        on_behalf: bytes,
+        full: Callable[[], None],
     ) -> Upstream:
         """Raises ServiceUnavailable."""
         return await self._members.connect_here(service, sticky)

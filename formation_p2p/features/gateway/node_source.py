@@ -270,14 +270,21 @@ class NodeSource:
         return ServicesView(read.catalog, replicas, frozenset(unknown), wanted)
 
     async def connect(
-        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+        self,
+        service: str,
+        sticky: str | None,
+        caller: str,
+        on_behalf: bytes,
+        full: Callable[[], None],
     ) -> Upstream:
         wanted = None
         with suppress(ValueError):
             wanted = None if sticky is None else parse_peer_id(sticky)
         client = self._node.service(service, within_s=WAIT_S)
         try:
-            stream = await client.connect(sticky=wanted, caller=caller, on_behalf=on_behalf)
+            stream = await client.connect(
+                sticky=wanted, caller=caller, on_behalf=on_behalf, full=full
+            )
         except ServiceError as error:
             if error.refusal is ServiceRefusal.DENIED:
                 raise ServiceUnavailable(str(error), None, is_denied=True) from error
@@ -287,7 +294,7 @@ class NodeSource:
             stream.writer.close()
             problem = f"{service} is served behind this gateway alone"
             raise ServiceUnavailable(problem, RETRY_AFTER_S)
-        return Upstream(stream.reader, stream.writer, stream.replica)
+        return Upstream(stream.reader, stream.writer, stream.replica, leave=stream.leave)
 
     async def _is_missing(self, service: str) -> bool:
         """Whether the catalog was read, and does not have it; what is known is not read anew."""

@@ -22,8 +22,8 @@ from formation_p2p.features.gateway.forwarding import (
 )
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstreams
 from formation_p2p.features.gateway.sticky import COOKIE, Sticky
-from formation_p2p.features.gateway.streams import Broken, Kept, Stream, cancelled
-from formation_p2p.features.services.api.kept_stream import is_for_one_request
+from formation_p2p.features.gateway.streams import Broken, Stream, cancelled
+from formation_p2p.features.services.api.kept import Kept, Wanted, is_for_one_request
 from formation_p2p.features.services.core.resend import IDEMPOTENT
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Proxy:
     def __init__(self, source: Upstreams, sticky: Sticky) -> None:
         self._source = source
         self._sticky = sticky
-        self.kept = Kept()
+        self.kept: Kept[Stream] = Kept()
 
     async def serve(
         self, client: Client, head: Head, to: Destination, on_behalf: bytes = b""
@@ -53,7 +53,6 @@ class Proxy:
     async def _exchanged(self, client: Client, exchange: _Exchange) -> tuple[int, str]:
         tries = 0
         service = exchange.service
-        kept = service, exchange.on_behalf  # no stream serves another caller
         while True:
             try:
                 stream = await self._stream(exchange)
@@ -67,6 +66,7 @@ class Proxy:
                 is_whole = exchange.is_reusable
             except Broken as error:
                 log.debug("a stream to %s broke: %s", service, error)
+                self.kept.failed(service, stream.replica)
                 if client.has_begun:
                     client.abort()
                     raise ClientLeft from error
@@ -78,7 +78,7 @@ class Proxy:
             finally:
                 if is_whole:
                     stream.http.start_next_cycle()
-                    self.kept.give_back(kept, stream)
+                    self.kept.give_back(service, exchange.on_behalf, stream)
                 else:
                     stream.close()
             return status, stream.to.replica
@@ -86,14 +86,14 @@ class Proxy:
     async def _stream(self, exchange: _Exchange) -> Stream:
         """One that was kept may be at its end without our knowing: it is for what can be sent
         again."""
-        sticky = exchange.sticky
-        service, of = exchange.service, (exchange.service, exchange.on_behalf)
-        if exchange.may_repeat and (kept := self.kept.take(of, sticky)) is not None:
-            return kept
-        opening = self._source.connect(service, sticky, exchange.caller, exchange.on_behalf)
-        return await self.kept.opened(
-            of, exchange.caller, sticky, opening, takes_used=exchange.may_repeat
-        )
+        wanted = Wanted(exchange.service, exchange.on_behalf, exchange.sticky)
+        caller = exchange.caller
+
+        async def opened(full: Callable[[], None]) -> Stream:
+            service, on_behalf, sticky, _ = wanted
+            return Stream(await self._source.connect(service, sticky, caller, on_behalf, full))
+
+        return await self.kept.stream(wanted, caller, opened, takes_used=exchange.may_repeat)
 
 
 class _Exchange:

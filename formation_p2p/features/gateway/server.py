@@ -382,8 +382,6 @@ class GatewayServer:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
-            self._proxy.kept.sweep()
-            self._relaying.kept.sweep()
             if (charter := self._charter()) is not None:
                 self._cancel_jobs_of_banned(charter)
             await self.gateway.nearest.measure()

@@ -4,7 +4,7 @@ tests have theirs in memory."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -87,6 +87,8 @@ class Upstream:
     replica: str
     authority: str = ""
     prefix: str = ""
+    leave: Callable[[], None] = lambda: None
+    """Tells the replica at once that `writer` is closed, and not once all has arrived."""
 
 
 class RunningJob(Protocol):
@@ -125,11 +127,16 @@ class Upstreams(Protocol):
     """Where requests go."""
 
     async def connect(
-        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+        self,
+        service: str,
+        sticky: str | None,
+        caller: str,
+        on_behalf: bytes,
+        full: Callable[[], None],
     ) -> Upstream:
         """A stream to the best replica, or to the one that `sticky` names while it is ready; where
-        all are full, callers take turns. It is for the holder of the grant `on_behalf`. Raises
-        ServiceUnavailable, and FormationError, where nothing was sent."""
+        all are full, callers take turns, and `full` is called. It is for the holder of the grant
+        `on_behalf`. Raises ServiceUnavailable, and FormationError, where nothing was sent."""
         ...
 
     def failed(self, service: str, replica: str) -> None:

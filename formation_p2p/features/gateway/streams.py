@@ -1,4 +1,4 @@
-"""Streams to replicas, with the state of HTTP on each, and those that wait for the next request."""
+"""Streams to replicas, with the state of HTTP on each."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections import defaultdict
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import h11
@@ -18,8 +15,7 @@ from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
 from formation_p2p.features.gateway.client import READ_BYTES, ClientLeft, in_words
 from formation_p2p.features.gateway.sources import Upstream
-from formation_p2p.features.services.api.kept_stream import PATIENCE_S, has_more
-from formation_p2p.features.services.core.turns import Turns
+from formation_p2p.features.services.api.kept import has_more
 
 # Ending tasks from a task that may itself be cancelled meanwhile.
 
@@ -52,10 +48,6 @@ def fault(error: BaseException | None) -> str:
     return told
 
 
-# A stream that no request uses: a replica that drains, or has more to do than others, is left soon.
-REUSE_S: Final = 10.0
-# Streams of one service that are kept for the next request.
-MAX_KEPT: Final = 64
 # Of a response. A service's own head has a few KiB.
 MAX_RESPONSE_HEAD_BYTES: Final = 64 * KIB
 
@@ -70,7 +62,7 @@ class Broken(Exception):
 
 @dataclass
 class Stream:
-    """One to a replica, with the state of HTTP on it."""
+    """One to a replica, with the state of HTTP on it: see KeptStream of services/api/kept.py."""
 
     to: Upstream
     http: Any = field(
@@ -80,6 +72,14 @@ class Stream:
     )
     is_used: bool = False
     opened_s: float = field(default_factory=time.monotonic)
+    kept_s: float = 0.0
+
+    @property
+    def replica(self) -> str:
+        return self.to.replica
+
+    def has_ended(self) -> bool:
+        return self.to.writer.is_closing() or has_more(self.http, self.to.reader)
 
     async def send(self, event: Any) -> None:
         """Raises Broken."""
@@ -114,153 +114,12 @@ class Stream:
     def close(self) -> None:
         self.to.writer.transport.abort()
 
+    def give_up(self) -> None:
+        self.close()
+        self.to.leave()
+
 
 def _broken(error: Exception) -> Broken:
     if isinstance(error, h11.RemoteProtocolError):
         return Broken(f"the replica's answer is not HTTP: {in_words(error)}")
     return Broken(_HUNG_UP if isinstance(error, OSError) else str(error))
-
-
-@dataclass(eq=False)
-class _Waiting:
-    """A request that waits for a stream. `takes_used` is one that can be sent again: a stream that
-    was used may be at its end without our knowing. It had `sticky` last, and takes another replica
-    where that one is full."""
-
-    of: tuple[str, bytes]
-    sticky: str | None
-    takes_used: bool
-    handed: asyncio.Future[Stream]
-    is_long: bool = False
-    """It has waited for longer than a replica with room takes to answer."""
-    has_room: bool = False
-    """A stream was closed for it."""
-
-    def fits(self, of: tuple[str, bytes], stream: Stream) -> bool:
-        near = self.is_long or self.sticky in (None, stream.to.replica)
-        return self.takes_used and self.of == of and near and not self.handed.done()
-
-
-class Kept:
-    """Streams between two requests, by service, and by the grant of whom they were opened for.
-
-    A stream that a request gives back goes at once to another that waits, callers by turns: where
-    all replicas are full, to close it and open the next costs their slots several round trips.
-    """
-
-    def __init__(self) -> None:
-        self._idle: defaultdict[tuple[str, bytes], list[Stream]] = defaultdict(list)
-        self._waiting: dict[str, Turns[_Waiting]] = {}
-
-    async def opened(
-        self,
-        of: tuple[str, bytes],
-        caller: str,
-        sticky: str | None,
-        opening: Coroutine[Any, Any, Upstream],
-        *,
-        takes_used: bool,
-    ) -> Stream:
-        """What `opening` brings, or a stream that is given back before. Raises what `opening`
-        does."""
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(of, sticky, takes_used, loop.create_future())
-        line = self._waiting.setdefault(of[0], Turns())
-        line.join(caller, waiting)
-        timer = loop.call_later(PATIENCE_S, self._long, waiting)
-        new = asyncio.ensure_future(_opened(opening))
-        stream: Stream | None = None
-        try:
-            await asyncio.wait((new, waiting.handed), return_when=asyncio.FIRST_COMPLETED)
-            stream = (waiting.handed if waiting.handed.done() else new).result()
-            return stream
-        finally:
-            timer.cancel()
-            line.leave(waiting)
-            if not line and self._waiting.get(of[0]) is line:
-                del self._waiting[of[0]]
-            waiting.handed.cancel()  # which changes nothing where it has come
-            for each in (waiting.handed, new):
-                # By a callback: a client that leaves may have this cancelled a second time.
-                each.add_done_callback(partial(self._give_back_other, of, stream))
-            await cancelled(new)
-
-    def _give_back_other(
-        self, of: tuple[str, bytes], than: Stream | None, came: asyncio.Future[Stream]
-    ) -> None:
-        """One that came with the stream that is used, or as its client left."""
-        if came.cancelled() or came.exception() is not None:
-            return
-        if came.result() is not than:
-            self.give_back(of, came.result())
-
-    def _long(self, waiting: _Waiting) -> None:
-        """Streams that nothing uses make room for it."""
-        waiting.is_long = True
-        for of, idle in self._idle.items():
-            if of[0] == waiting.of[0] and idle:
-                stream = idle.pop()
-                if waiting.fits(of, stream) and not _has_ended(stream):
-                    waiting.handed.set_result(stream)
-                else:
-                    waiting.has_room = True
-                    stream.close()
-                return
-
-    def take(self, of: tuple[str, bytes], sticky: str | None) -> Stream | None:
-        waiting = self._idle[of]
-        oldest_s = time.monotonic() - REUSE_S
-        for stream in [each for each in waiting if each.opened_s < oldest_s or _has_ended(each)]:
-            waiting.remove(stream)
-            stream.close()
-        for stream in reversed(waiting):
-            if sticky in (None, stream.to.replica):
-                waiting.remove(stream)
-                return stream
-        return None
-
-    def give_back(self, of: tuple[str, bytes], stream: Stream) -> None:
-        """To the next request that takes it. It is closed for one that waits long for another."""
-        if time.monotonic() - stream.opened_s > REUSE_S or _has_ended(stream):
-            stream.close()
-            return
-        stream.is_used = True
-        line = self._waiting.get(of[0])
-        for waiting in line or ():
-            if waiting.fits(of, stream):
-                assert line is not None, "it has a request"
-                line.take(waiting)
-                waiting.handed.set_result(stream)
-                return
-            if waiting.is_long and not waiting.has_room:
-                waiting.has_room = True
-                stream.close()
-                return
-        if sum(len(idle) for (name, _), idle in self._idle.items() if name == of[0]) >= MAX_KEPT:
-            stream.close()
-        else:
-            self._idle[of].append(stream)
-
-    def sweep(self) -> None:
-        """Closes those past their time."""
-        for of, waiting in list(self._idle.items()):
-            oldest_s = time.monotonic() - REUSE_S
-            for stream in [each for each in waiting if each.opened_s < oldest_s]:
-                waiting.remove(stream)
-                stream.close()
-            if not waiting:
-                del self._idle[of]
-
-    def close(self) -> None:
-        for waiting in self._idle.values():
-            for stream in waiting:
-                stream.close()
-        self._idle.clear()
-
-
-async def _opened(opening: Coroutine[Any, Any, Upstream]) -> Stream:
-    return Stream(await opening)
-
-
-def _has_ended(stream: Stream) -> bool:
-    return stream.to.writer.is_closing() or has_more(stream.http, stream.to.reader)

@@ -11,11 +11,14 @@ import contextlib
 import itertools
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
+
+import trio
 
 from formation_p2p.api.bridge import Breaking
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, NodeClosed, lacks
@@ -24,7 +27,7 @@ from formation_p2p.core.units import KIB
 from formation_p2p.features.services.core.messages import ServiceError
 from formation_p2p.features.services.core.spec import check_service_name
 from formation_p2p.features.services.host.router import Router
-from formation_p2p.features.services.host.stream import HangUps, ServiceStream, serve_caller
+from formation_p2p.features.services.host.stream import ServiceStream, serve_caller
 from formation_p2p.machine.descriptors import raise_descriptor_limit
 from formation_p2p.net.logged import logged
 
@@ -53,6 +56,8 @@ class ServiceConnection:
     writer: asyncio.StreamWriter
     replica: PeerId
     """The peer on which it runs."""
+    leave: Callable[[], None] = lambda: None
+    """Tells the replica at once that `writer` is closed, and not once all has arrived."""
 
     def abort(self) -> None:
         """End both ways at once."""
@@ -145,13 +150,17 @@ class ServiceClient:
         sticky: PeerId | None = None,
         caller: str | None = None,
         on_behalf: bytes = b"",
+        full: Callable[[], None] = lambda: None,
     ) -> ServiceConnection:
         """A stream to a replica, for whatever its program speaks: to that on the peer `sticky` if
         it takes one more. Waits `within_s` for one. A program that asks for several callers names
         them by `caller`: they take turns, as clients do. One that asks for another member says so
-        with the grant of that, `on_behalf`. Raises ServiceError: nothing was sent."""
+        with the grant of that, `on_behalf`. `full` is called on the loop as often as no replica
+        has a place for it. Raises ServiceError: nothing was sent."""
         breaking = Breaking()
-        end, replica = await self._socket(breaking, within_s, sticky, caller, on_behalf)
+        end, replica, leave = await self._socket(
+            breaking, within_s, sticky, caller, on_behalf, partial(self._bridge.on_loop, full)
+        )
         end.setblocking(False)
         try:
             reader, writer = await asyncio.open_unix_connection(sock=end)
@@ -159,11 +168,11 @@ class ServiceClient:
             end.close()
             raise
         breaking.follow(reader)
-        return ServiceConnection(reader, writer, replica)
+        return ServiceConnection(reader, writer, replica, partial(self._call, leave))
 
     async def connect_socket(self, within_s: float | None = None) -> socket.socket:
         """As `connect`: a socket that blocks, whose end does not tell a clean end from another."""
-        end, _ = await self._socket(Breaking(), within_s)
+        end, _, _ = await self._socket(Breaking(), within_s)
         end.setblocking(True)
         return end
 
@@ -182,10 +191,11 @@ class ServiceClient:
     def failed(self, replica: PeerId) -> None:
         """Say that the replica answered with an error of its own, such as the status 500: it is
         left out for a while where that goes on."""
+        self._call(lambda shell: shell.features.services.router.failed(self.name, replica))
+
+    def _call(self, do: Callable[[Shell], None]) -> None:
         with contextlib.suppress(NodeClosed):
-            self._bridge.call(
-                lambda shell: shell.features.services.router.failed(self.name, replica)
-            )
+            self._bridge.call(do)
 
     async def _socket(
         self,
@@ -194,8 +204,10 @@ class ServiceClient:
         sticky: PeerId | None = None,
         caller: str | None = None,
         on_behalf: bytes = b"",
-    ) -> tuple[socket.socket, PeerId]:
-        """One end of a pair of sockets, whose other end is joined to a stream."""
+        full: Callable[[], None] = lambda: None,
+    ) -> tuple[socket.socket, PeerId, Callable[[Shell], None]]:
+        """One end of a pair of sockets, whose other end is joined to a stream; and what has it end
+        at once, on the node's thread."""
         wait_s = self.within_s if within_s is None else within_s
         wanted = sticky or (self._last if self._is_sticky else None)
         whose = self._caller if caller is None else caller
@@ -203,11 +215,11 @@ class ServiceClient:
         def broken(error: ServiceError) -> None:  # on the node's thread
             self._bridge.on_loop(partial(breaking.told, error))
 
-        async def opened(shell: Shell) -> tuple[socket.socket, PeerId]:
+        async def opened(shell: Shell) -> tuple[socket.socket, PeerId, Callable[[Shell], None]]:
             """Where the caller is gone by then its end is closed, and with it the stream."""
             router = shell.features.services.router
             asked = partial(router.open, self.name, within_s=wait_s, sticky=wanted)
-            stream = await asked(caller=whose, on_behalf=on_behalf)
+            stream = await asked(caller=whose, on_behalf=on_behalf, full=full)
             try:
                 here, its = _socket_pair()
             except OSError as error:
@@ -215,12 +227,18 @@ class ServiceClient:
                 router.ended(stream)
                 raise LocalError(f"no stream: {error}; raise the limit `ulimit -n`") from error
             its.setblocking(False)
-            shell.do(logged, partial(_joined, router, router.hang_ups, stream, its, broken))
-            return here, stream.replica
+            left = trio.Event()
+            shell.do(logged, partial(_joined, router, stream, its, broken, left))
 
-        end, replica = await self._bridge.perform(opened)
+            def leave(shell: Shell) -> None:
+                left.set()
+                stream.abort("the caller has left")
+
+            return here, stream.replica, leave
+
+        end, replica, leave = await self._bridge.perform(opened)
         self._last = replica
-        return end, replica
+        return end, replica, leave
 
     async def _served(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """As `_copied`. asyncio of Python 3.11 reports a connection whose task was cancelled as a
@@ -251,14 +269,15 @@ class ServiceClient:
 
 async def _joined(
     router: Router,
-    hang_ups: HangUps,
     stream: ServiceStream,
     its: socket.socket,
-    broken: Any,
+    broken: Callable[[ServiceError], None],
+    left: trio.Event,
 ) -> None:
-    """On the node's thread, until it is over."""
+    """On the node's thread, until it is over. `left` is set before the caller ends it."""
     try:
-        await serve_caller(stream, its, hang_ups, partial(router.answered, stream))
+        answered = partial(router.answered, stream)
+        await serve_caller(stream, its, router.hang_ups, answered, left)
     except ServiceError as error:
         router.failed(stream.service, stream.replica)
         broken(error)

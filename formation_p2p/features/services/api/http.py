@@ -1,9 +1,6 @@
 """HTTP/1.1 to services, as a transport of httpx2.
 
-A stream to a replica is used for one request after another, for a while: to open one takes a round
-trip, and work on both sides. It is not kept for long, since each new one is balanced anew, a
-replica that drains is to lose its callers, and one that nothing uses takes the place of another
-caller's.
+A stream to a replica is used for one request after another, for a while: see kept.py.
 
 A request is sent again where that does no harm: see core/resend.py. Needs the extra `services`.
 """
@@ -11,9 +8,10 @@ A request is sent again where that does no harm: see core/resend.py. Needs the e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
@@ -21,60 +19,13 @@ import httpx2
 
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.units import KIB
-from formation_p2p.features.services.api.kept_stream import (
-    PATIENCE_S,
-    has_more,
-    is_for_one_request,
-)
+from formation_p2p.features.services.api.kept import Kept, Wanted, has_more, is_for_one_request
 from formation_p2p.features.services.core.messages import ServiceError
 from formation_p2p.features.services.core.resend import IDEMPOTENT, may_send_again
 
 if TYPE_CHECKING:
     from formation_p2p.features.services.api.client import ServiceClient, ServiceConnection
 
-# Streams to a service are not kept for the next request while another one waits for a stream.
-#
-# Where all replicas are full, those that use their streams again and again would have them for as
-# long as they like, and who came later none.
-
-
-class Awaited:
-    """Of one service, in one pool. True while a request waits for a stream for longer than it takes
-    to open one; `free` is called as one begins to, and ends streams that nothing uses."""
-
-    def __init__(self, free: Callable[[], None]) -> None:
-        self._free = free
-        self._waiting = 0
-
-    def __bool__(self) -> bool:
-        return self._waiting > 0
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """While a stream is being opened. On the pool's loop."""
-        is_long = False
-
-        def long() -> None:
-            nonlocal is_long
-            is_long = True
-            self._waiting += 1
-            self._free()
-
-        timer = asyncio.get_running_loop().call_later(PATIENCE_S, long)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self._waiting -= is_long
-
-
-# A stream that nothing uses is closed after so long. It takes the place of another caller's.
-KEEP_S: Final = 2.0
-# One that is in use is not used again after so long: a replica that drains loses its callers within
-# this, and what a new replica takes off the others comes to it.
-REUSE_S: Final = 10.0
-# Kept by one client; more at once are opened for their request alone.
-MAX_KEPT: Final = 64
 # Times that a request is sent, where the replica that took it breaks.
 MAX_TRIES: Final = 3
 READ_BYTES: Final = 64 * KIB
@@ -98,12 +49,17 @@ class _Stream:
     """One stream, and where HTTP is on it."""
 
     connection: ServiceConnection
-    opened_s: float
     http: h11.Connection = field(
         default_factory=lambda: h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     )
-    kept_s: float = 0.0  # since when; 0 where nothing was asked on it before
+    opened_s: float = field(default_factory=time.monotonic)
+    is_used: bool = False
+    kept_s: float = 0.0
     is_for_one_request: bool = False
+
+    @property
+    def replica(self) -> str:
+        return self.connection.replica
 
     async def send(self, event: h11.Event) -> None:
         data = self.http.send(event)
@@ -117,21 +73,24 @@ class _Stream:
             self.http.receive_data(await self.connection.reader.read(READ_BYTES))
         return event
 
-    def may_be_kept(self, now_s: float) -> bool:
+    def may_go_on(self) -> bool:
         """Whether another request may follow the one that was answered."""
         if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
             return False
-        if now_s - self.opened_s >= REUSE_S or self.is_for_one_request:
-            return False
-        if has_more(self.http, self.connection.reader):
+        if self.is_for_one_request:
             return False
         self.http.start_next_cycle()
-        self.kept_s = now_s
         return True
 
-    def may_be_used(self, now_s: float) -> bool:
-        is_young = now_s - self.kept_s < KEEP_S and now_s - self.opened_s < REUSE_S
-        return is_young and not has_more(self.http, self.connection.reader)
+    def has_ended(self) -> bool:
+        return has_more(self.http, self.connection.reader)
+
+    def close(self) -> None:
+        self.connection.abort()
+
+    def give_up(self) -> None:
+        self.close()
+        self.connection.leave()
 
 
 class ServiceTransport(httpx2.AsyncBaseTransport):
@@ -139,10 +98,8 @@ class ServiceTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
-        self._kept: list[_Stream] = []  # the one used last at the end
+        self._kept: Kept[_Stream] = Kept()
         self._under_way: set[_Stream] = set()
-        self._sweep: asyncio.TimerHandle | None = None
-        self._awaited = Awaited(self._drop_kept)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises ServiceError; httpx2.ReadTimeout where the caller gave one."""
@@ -152,14 +109,15 @@ class ServiceTransport(httpx2.AsyncBaseTransport):
         tries = 0
         while True:
             tries += 1
-            stream = self._take() or await self._opened(timeouts.get("connect"))
+            wanted = Wanted(self._service.name, within_s=timeouts.get("connect"))
+            stream = await self._kept.stream(wanted, "", partial(self._opened, wanted.within_s))
             self._under_way.add(stream)
             try:
                 head = await self._exchanged(stream, request, timeouts.get("read"))
             except (h11.RemoteProtocolError, OSError, RemoteError) as error:
                 self._drop(stream)
-                self._forget(stream)
-                if not stream.kept_s:  # else its program may have closed it while it was idle
+                self._kept.failed(self._service.name, stream.replica)
+                if not stream.is_used:  # else its program may have closed it while it was idle
                     self._service.failed(stream.connection.replica)
                 again = may_send_again(
                     never_ran=isinstance(error, ServiceError) and error.never_ran,
@@ -186,10 +144,8 @@ class ServiceTransport(httpx2.AsyncBaseTransport):
                 },
             )
 
-    async def _opened(self, within_s: float | None) -> _Stream:
-        with self._awaited.waiting():
-            connection = await self._service.connect(within_s=within_s)
-        return _Stream(connection, asyncio.get_running_loop().time())
+    async def _opened(self, within_s: float | None, full: Callable[[], None]) -> _Stream:
+        return _Stream(await self._service.connect(within_s=within_s, full=full))
 
     async def _exchanged(
         self, stream: _Stream, request: httpx2.Request, read_s: float | None
@@ -223,63 +179,22 @@ class ServiceTransport(httpx2.AsyncBaseTransport):
             problem = f"no answer within {read_s:g} s"
             raise httpx2.ReadTimeout(problem, request=request) from error
 
-    # -- streams that are kept --------------------------------------------------------------------
-
-    def _take(self) -> _Stream | None:
-        now_s = asyncio.get_running_loop().time()
-        while self._kept:
-            stream = self._kept.pop()
-            if stream.may_be_used(now_s):
-                return stream
-            self._drop(stream)
-        return None
-
     def done(self, stream: _Stream) -> None:
         """Its answer was read, or its reader has left."""
-        loop = asyncio.get_running_loop()
-        is_full = len(self._kept) >= MAX_KEPT
-        if self._awaited or is_full or not stream.may_be_kept(loop.time()):
-            self._drop(stream)
-            return
         self._under_way.discard(stream)
-        self._kept.append(stream)
-        if self._sweep is None:
-            self._sweep = loop.call_later(KEEP_S, self._swept)
-
-    def _swept(self) -> None:
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        kept, self._kept = self._kept, []
-        for stream in kept:
-            if stream.may_be_used(now_s):
-                self._kept.append(stream)
-            else:
-                self._drop(stream)
-        self._sweep = None if not self._kept else loop.call_later(KEEP_S / 2, self._swept)
-
-    def _forget(self, broken: _Stream) -> None:
-        """The others to that replica are no better."""
-        for stream in list(self._kept):
-            if stream.connection.replica == broken.connection.replica:
-                self._kept.remove(stream)
-                self._drop(stream)
+        if stream.may_go_on():
+            self._kept.give_back(self._service.name, b"", stream)
+        else:
+            stream.close()
 
     def _drop(self, stream: _Stream) -> None:
         self._under_way.discard(stream)
-        stream.connection.abort()
+        stream.close()
 
     async def aclose(self) -> None:
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
-        for stream in (*self._kept, *self._under_way):
+        self._kept.close()
+        for stream in (*self._under_way,):
             self._drop(stream)
-        self._kept.clear()
-
-    def _drop_kept(self) -> None:
-        for stream in self._kept:
-            self._drop(stream)
-        self._kept.clear()
 
 
 class _Body(httpx2.AsyncByteStream):

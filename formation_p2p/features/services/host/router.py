@@ -83,11 +83,18 @@ class _Request:
     caller: str
     until_s: float
     grant: bytes
+    full: Callable[[], None]
+    """Called as often as no replica has a place for it."""
     tried: dict[PeerId, ServiceError] = field(default_factory=dict)
     woken: trio.Event = field(default_factory=trio.Event)
     error: ServiceError | None = None
     """Why there was no stream, the last time that a replica was asked for it."""
     is_refused: bool = False
+    is_told: bool = False
+
+    def found_none(self) -> None:
+        self.is_told = True
+        self.full()
 
     def wake(self) -> None:
         self.woken.set()
@@ -108,6 +115,8 @@ class _Known:
         self.route: Route[Listing] = Route()
         self.reading = trio.Lock()
         self.turns: Turns[_Request] = Turns()
+        self.is_full = False
+        """No replica had a place for the first in line, when one was last looked for."""
         self.refused: ServiceError | None = None
         """Why there was no stream, the last time; None since there was one."""
 
@@ -160,12 +169,17 @@ class Router:
         sticky: PeerId | None = None,
         caller: str = "",
         on_behalf: bytes = b"",
+        full: Callable[[], None] = lambda: None,
     ) -> ServiceStream:
         """A stream to a replica that has taken it: that on `sticky`, if it takes one more. Waits
-        until there is one; callers take turns. `ended` with it, once it is over. Replicas judge it
-        by the grant `on_behalf`, too. Raises ServiceError: nothing has run then."""
+        until there is one; callers take turns, and `full` is called. `ended` with it, once it is
+        over. Replicas judge it by the grant `on_behalf`, too. Raises ServiceError: nothing has run
+        then."""
         known = self._of(service)
-        request = _Request(caller, trio.current_time() + within_s, self._grant(on_behalf))
+        until_s = trio.current_time() + within_s
+        request = _Request(caller, until_s, self._grant(on_behalf), full)
+        if known.is_full:
+            request.found_none()
         if (refused := known.turns.join(caller, request)) is not None:
             refused.is_refused = True
             refused.wake()
@@ -203,6 +217,11 @@ class Router:
             if tried and all(each.refusal is ServiceRefusal.DENIED for each in tried.values()):
                 raise next(iter(tried.values()))
             tried.clear()
+            known.is_full = True
+            request.found_none()
+            for each in known.turns:
+                if not each.is_told:
+                    each.found_none()
             rest_s = known.balancer.may_choose_at_s(now_s) - now_s
             if rest_s > look_s:
                 rest_s, look_s = look_s, min(2 * look_s, LAST_LOOK_S)
@@ -241,7 +260,7 @@ class Router:
             if error.refusal is not ServiceRefusal.BUSY:
                 request.tried[to.peer_id] = error
             return None
-        known.refused = None
+        known.refused, known.is_full = None, False
         return stream
 
     def answered(self, stream: ServiceStream, first_byte_s: float) -> None:
@@ -265,6 +284,7 @@ class Router:
         """It is over."""
         if (known := self._known.get(stream.service)) is not None:
             known.balancer.ended(stream.replica)
+            known.is_full = False
             known.wake_first()
 
     # -- what is known ----------------------------------------------------------------------------

@@ -127,11 +127,14 @@ async def serve_caller(
     end: socket.socket,
     hang_ups: HangUps,
     answered: Callable[[float], None],
+    left: trio.Event | None = None,
 ) -> None:
     """At the caller's: until both ways have ended, or the program at the other end of `end` has
     left; then the replica is told. `answered` is told how long each first byte took that follows
-    what the caller says. Raises ServiceError where the stream breaks. `end` is to be closed then,
-    once its reader knows why."""
+    what the caller says. Raises ServiceError where the stream breaks, unless `left` is set, by
+    which the caller's own end of the stream is told from that. `end` is to be closed then, once its
+    reader knows why."""
+    left = trio.Event() if left is None else left
     asked_s: list[float] = []  # when the caller began to say what is not answered yet
 
     def said() -> None:
@@ -150,7 +153,7 @@ async def serve_caller(
         stream.abort("the caller has left")
         nursery.cancel_scope.cancel()
 
-    over, left = trio.Event(), trio.Event()
+    over = trio.Event()
     try:
         async with trio.open_nursery() as watching:
             watching.start_soon(watch, watching)
