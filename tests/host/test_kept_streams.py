@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 
 from formation_p2p.features.gateway.server import GatewayServer
 from formation_p2p.features.gateway.sources import Upstream
-from formation_p2p.features.gateway.streams import Kept
+from formation_p2p.features.gateway.streams import Stream
 from formation_p2p.features.services.api.http import ServiceTransport
-from formation_p2p.features.services.api.kept_stream import has_more
+from formation_p2p.features.services.api.kept import Kept, Wanted, has_more
 from tests.support.gateways import MemorySource, caller, program
 from tests.support.waiting import HANGS_S
 
@@ -70,7 +71,7 @@ class _Service:
     within_s: float = HANGS_S
     connects: int = 0
 
-    async def connect(self, within_s: float | None) -> Any:
+    async def connect(self, within_s: float | None, full: Callable[[], None]) -> Any:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.connects += 1
         return _Connection(reader, writer)
@@ -87,6 +88,9 @@ class _Connection:
 
     def abort(self) -> None:
         self.writer.close()
+
+    def leave(self) -> None:
+        """Says nothing more."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -125,15 +129,18 @@ async def test_a_stream_that_has_ended_takes_no_other_request(ended: str) -> Non
 
 async def test_a_stream_that_comes_as_its_client_leaves_is_not_lost() -> None:
     """A client's end and the loss of its connection cancel the request twice."""
-    of, kept = ("llm-inference", b""), Kept()
+    kept: Kept[Stream] = Kept()
     here, there = socket.socketpair()
     with there:
         reader, writer = await asyncio.open_connection(sock=here)
 
-        async def opening() -> Upstream:
-            return Upstream(reader, writer, "A")
+        opened: list[Stream] = []
 
-        asking = asyncio.create_task(kept.opened(of, "client", None, opening(), takes_used=True))
+        async def opens(full: Callable[[], None]) -> Stream:
+            opened.append(Stream(Upstream(reader, writer, "A")))
+            return opened[-1]
+
+        asking = asyncio.create_task(kept.stream(Wanted("llm-inference"), "client", opens))
         for _ in range(2):  # it waits; the stream is there
             await asyncio.sleep(0)
         for _ in range(2):
@@ -142,6 +149,6 @@ async def test_a_stream_that_comes_as_its_client_leaves_is_not_lost() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
         await asyncio.sleep(0)
-        stream = kept.take(of, None)
-        assert stream is not None
+        stream = await kept.stream(Wanted("llm-inference"), "client", opens)
+        assert opened == [stream]
         stream.close()
