@@ -142,11 +142,11 @@ class Bridge:
         """A job that is submitted elsewhere."""
         self._loop_jobs[job.job_id] = observer
 
-    def cancel(self, job_id: str) -> None:
-        """Take back what waits of a job, and stop what runs, unless it is over."""
+    def cancel(self, job_id: str, waiting: frozenset[str] = frozenset()) -> None:
+        """As CancelJob says, unless it is over."""
         if job_id in self._loop_jobs or job_id in self._thread_jobs:
             with contextlib.suppress(NodeClosed):  # the job ends with the node
-                self.call(lambda shell: shell.feed(CancelJob(job_id)))
+                self.call(lambda shell: shell.feed(CancelJob(job_id, waiting)))
 
     def drop(self, job_ids: Iterable[str], error: FormationError) -> None:
         """These jobs end with this error."""

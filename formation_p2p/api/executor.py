@@ -59,10 +59,12 @@ from formation_p2p.workload.core.parcel import Parcel
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-# Calls handed over that no worker has taken yet; they count as running and cannot be cancelled.
-# Where the network takes them in at once the number doubles, up to what is some 400 ms of small
-# tasks, so that a fast network never waits for the next; where it does not, it halves.
+
+# Calls handed over that no worker has taken yet. Where the network takes them in at once the number
+# doubles, up to what is some 400 ms of small tasks, so that a fast network never waits for the
+# next; where it does not, it halves.
 FIRST_WAITING: Final = 16
 LAST_WAITING: Final = 4096
 AT_ONCE_S: Final = 0.1
@@ -72,11 +74,31 @@ _TOLD: Final = frozenset[type[JobEvent]]({TaskPlaced, *get_args(TaskEnd)})
 _PRINTED: Final = frozenset[type[JobEvent]]({*_TOLD, TaskPrinted, TaskRetried})
 
 
+class CallFuture(Future[T]):
+    """Can be cancelled until a worker has been sent its call, the task `task_id`."""
+
+    def __init__(self, feeder: Feeder) -> None:
+        super().__init__()
+        self._feeder = feeder
+        self.task_id = ""
+
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled and self.task_id:
+            self._feeder.forgo(self)
+        return cancelled
+
+    def refuse(self, error: Exception) -> None:
+        """Its call is not sent."""
+        if self.set_running_or_notify_cancel():
+            self.set_exception(error)
+
+
 @dataclass(slots=True)
 class Call:
     """`pickled` are its arguments, where they are pickled already."""
 
-    future: Future[Any]
+    future: CallFuture[Any]
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -101,7 +123,7 @@ class _Failed:
     error: FormationError
 
 
-_Note = Call | _Shut | _Failed | JobEvent
+_Note = Call | CallFuture[Any] | _Shut | _Failed | JobEvent
 
 
 class Feeder:
@@ -134,8 +156,9 @@ class Feeder:
         # Below: the thread's alone.
         self._shut = False
         self._pending: deque[Call] = deque()
-        self._futures: dict[str, Future[Any]] = {}
+        self._futures: dict[str, CallFuture[Any]] = {}
         self._unplaced: set[str] = set()
+        self._forgone: dict[str, set[str]] = {}  # tasks whose futures were cancelled, by job
         self._waiting = FIRST_WAITING
         self._handed_s = float("-inf")
         self._held_back = False
@@ -161,6 +184,10 @@ class Feeder:
                 self._thread = threading.Thread(target=run, name="formation-executor", daemon=True)
                 self._thread.start()
 
+    def forgo(self, future: CallFuture[Any]) -> None:
+        """It was cancelled."""
+        self._notes.put(future)
+
     def shut(self, *, cancel: bool, stop: bool = False, left: FormationError | None = None) -> None:
         if self._jobs.lifecycle.is_foreign:
             return  # its own process shuts it
@@ -181,6 +208,9 @@ class Feeder:
                 self._note(self._notes.get())
                 for _ in range(self._notes.qsize()):
                     self._note(self._notes.get())
+                while self._forgone:
+                    job_id, task_ids = self._forgone.popitem()
+                    self._jobs.cancel(job_id, frozenset(task_ids))
                 self._hand_over()
         except Exception as error:
             # A fault of ours. What waits for a future must not wait for ever.
@@ -195,21 +225,26 @@ class Feeder:
             self._functions.release()
 
     def _note(self, note: _Note) -> None:
-        if self._printer is not None and not isinstance(note, Call | _Shut | _Failed):
+        if self._printer is not None and not isinstance(note, Call | CallFuture | _Shut | _Failed):
             self._printer.observe(note)
             self._printer.flush()  # before the result is there
         if type(note) is Call:
             self._pending.append(note)
         elif type(note) is TaskPlaced:
-            self._unplaced.discard(note.task_id)
+            self._begun(note.task_id)
         elif type(note) is TaskSucceeded or isinstance(note, TaskEnd):
-            self._unplaced.discard(note.task_id)
+            self._begun(note.task_id)
             self._held_bytes -= self._sizes.pop(note.task_id, 0)
             future = self._futures.pop(note.task_id, None)
             if future is not None:
                 self._complete(future, note)
         elif type(note) is _Failed:
             self._fail(note.task_ids, note.error)
+        elif isinstance(note, CallFuture):
+            if note.task_id in self._unplaced:
+                self._begun(note.task_id)
+                job_id = note.task_id.rpartition("/")[0]
+                self._forgone.setdefault(job_id, set()).add(note.task_id)
         elif type(note) is _Shut:
             self._shut = True
             if note.cancel:
@@ -219,6 +254,13 @@ class Feeder:
                     self._jobs.cancel(job_id)
             if note.left is not None:
                 self._fail(list(self._futures), note.left)
+
+    def _begun(self, task_id: str) -> None:
+        """From now on its future cannot be cancelled, if it has not been."""
+        if task_id in self._unplaced:
+            self._unplaced.discard(task_id)
+            if not self._futures[task_id].set_running_or_notify_cancel():
+                del self._futures[task_id]
 
     def _complete(self, future: Future[Any], end: TaskEnd) -> None:
         try:
@@ -230,7 +272,7 @@ class Feeder:
 
     def _fail(self, task_ids: Iterable[str], error: Exception) -> None:
         for task_id in task_ids:
-            self._unplaced.discard(task_id)
+            self._begun(task_id)
             self._held_bytes -= self._sizes.pop(task_id, 0)
             future = self._futures.pop(task_id, None)
             if future is not None:
@@ -269,7 +311,7 @@ class Feeder:
 
     def _hand_over_batch(self, most: int) -> int:
         """One job. Returns how many calls are in it."""
-        futures: list[Future[Any]] = []
+        futures: list[CallFuture[Any]] = []
         calls: list[tuple[int, bytes | Parcel]] = []
         # A function that comes again and again is pickled once for the batch.
         functions: dict[int, tuple[object, PackedFunction]] = {}
@@ -277,7 +319,8 @@ class Feeder:
         name = ""
         while self._pending and len(calls) < most and size < BATCH_BYTES:
             call = self._pending.popleft()
-            if not call.future.set_running_or_notify_cancel():
+            if call.future.cancelled():
+                call.future.set_running_or_notify_cancel()
                 self._drop(call)
                 continue
             try:
@@ -291,7 +334,7 @@ class Feeder:
                 self._drop(call)
                 # What cannot be pickled raises what it likes; it is the caller's to see.
                 log.debug("a call could not be pickled", exc_info=True)
-                call.future.set_exception(error)
+                call.future.refuse(error)
                 continue
             name = name or name_of(call.function)
             size += size_of(arguments)
@@ -308,7 +351,7 @@ class Feeder:
         self,
         functions: dict[int, PackedFunction],
         calls: list[tuple[int, bytes | Parcel]],
-        futures: list[Future[Any]],
+        futures: list[CallFuture[Any]],
         name: str,
         size: int,
     ) -> None:
@@ -329,11 +372,15 @@ class Feeder:
         except FormationError as error:
             self._jobs.packer.release_all([*(each for _, each in calls), *enclosed])
             for future in futures:
-                future.set_exception(error)
+                future.refuse(error)
             return
         task_ids = [task.task_id for task in job.tasks]
         self._futures.update(zip(task_ids, futures, strict=True))
         self._unplaced.update(task_ids)
+        for task_id, future in zip(task_ids, futures, strict=True):
+            future.task_id = task_id
+            if future.cancelled():  # before it knew of its task
+                self.forgo(future)
         each_bytes = size // len(calls)
         self._sizes.update(dict.fromkeys(task_ids, each_bytes))
         self._held_bytes += each_bytes * len(calls)
@@ -393,7 +440,6 @@ def _fit(capability: Capability, needs: Requirements) -> int:
     return max(1, min(fits))
 
 
-T = TypeVar("T")
 A = TypeVar("A")
 P = ParamSpec("P")
 
@@ -446,13 +492,14 @@ class NodeExecutor(Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Have `fn(*args, **kwargs)` run somewhere. Arguments that are small are copied at once.
         Those of a call that has more than 256 KiB are pickled soon after, and so is the function
-        with what it uses: do not change them until the future runs. A reference goes anywhere;
+        with what it uses: do not change them until the future runs. The future can be cancelled
+        until a worker has been sent the call. A reference goes anywhere;
         type checkers know it as the first argument. Raises RuntimeError after the shutdown, and
         NodeClosed in a process that was forked from the node's."""
         self._check()
         if self._printer is not None:
             self._printer.below_here()
-        future: Future[T] = Future()
+        future: CallFuture[T] = CallFuture(self._feeder)
         self._feeder.add(Call(future, fn, args, kwargs))
         return future
 

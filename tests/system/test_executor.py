@@ -218,10 +218,11 @@ async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
 class PickledLate:
     """A function that is pickled only once `go` is set."""
 
-    def __init__(self, go: threading.Event) -> None:
-        self._go = go
+    def __init__(self, begun: threading.Event, go: threading.Event) -> None:
+        self._begun, self._go = begun, go
 
     def __reduce__(self) -> tuple[type[int], tuple[()]]:
+        self._begun.set()
         self._go.wait(DEADLINE_S)
         return int, ()
 
@@ -233,10 +234,10 @@ async def test_what_waits_is_cancelled_where_the_node_refuses_what_was_begun(
     tmp_path: Path,
 ) -> None:
     async with asyncio.timeout(DEADLINE_S), alone(tmp_path) as node:
-        go = threading.Event()
+        pickling, go = threading.Event(), threading.Event()
         executor = node.executor(needs=SMALL, max_workers=1)
-        begins, waits = executor.submit(PickledLate(go)), executor.submit(abs, 1)
-        await begun(begins)
+        begins, waits = executor.submit(PickledLate(pickling, go)), executor.submit(abs, 1)
+        await asyncio.to_thread(pickling.wait, DEADLINE_S)
         closing = node.close()
         closing.send(None)  # the node refuses all from here on, and its loop stands still
         go.set()

@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import NoReturn
 
 import pytest
@@ -49,6 +49,7 @@ class Network(Bridge):
         self.packer = a_packer()
         self.jobs: list[Job] = []
         self.closed = False
+        self.taken_back: frozenset[str] = frozenset()
         self._at_once = at_once
         self._observers: list[JobObserver] = []
         self._lock = threading.Lock()
@@ -70,8 +71,9 @@ class Network(Bridge):
         if self._at_once:
             self.run(len(self.jobs) - 1)
 
-    def cancel(self, job_id: str) -> None:
-        raise AssertionError("an executor cancels no job")
+    def cancel(self, job_id: str, waiting: frozenset[str] = frozenset()) -> None:
+        assert waiting, "an executor cancels no job"
+        self.taken_back |= waiting
 
     @property
     def calls(self) -> int:
@@ -138,6 +140,24 @@ def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
 
     wait_until(all_done)
     assert 0 < sum(future.cancelled() for future in futures) < 10_000
+
+
+def test_what_was_handed_over_can_be_cancelled_until_a_worker_takes_it() -> None:
+    network = Network()
+    with NodeExecutor(network, CODE, OPTIONS) as executor:
+        runs = executor.submit(abs, -1)
+        wait_until(lambda: network.calls == 1)
+        waits = executor.submit(abs, -2)
+        wait_until(lambda: network.calls == 2)
+        network.place(0)
+        wait_until(runs.running)
+        assert not runs.cancel()
+        assert waits.cancel()
+        assert waits in wait([waits], WITHIN_S).done  # and is not waited for until the worker comes
+        wait_until(lambda: network.taken_back == {network.jobs[1].tasks[0].task_id})
+        network.run(1)  # it crossed with its cancelling
+        network.run(0)
+    assert runs.result() == 1
 
 
 def test_at_most_so_many_are_under_way_as_was_asked_for() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from formation_p2p.core.effects import Moment
@@ -55,6 +55,16 @@ class Queues:
         """Of which tasks wait, each once."""
         queues = (self._again, *self._queues.values())
         return list(dict.fromkeys(run.job for queue in queues for run in queue))
+
+    def take_back(self, job: JobRun, task_ids: Collection[str]) -> list[TaskRun]:
+        """Take out those of these tasks of a job that wait."""
+        removed: list[TaskRun] = []
+        for run in self.drain(job):
+            if run.task.task_id in task_ids:
+                removed.append(run)
+            else:
+                self.wait(run)
+        return removed
 
     def drain(self, job: JobRun | None = None) -> list[TaskRun]:
         """Take out every task that waits, or those of one job."""

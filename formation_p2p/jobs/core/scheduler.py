@@ -144,10 +144,14 @@ class Scheduler:
         self._resumption.resume(jobs, leases, incarnation, now)
         return self._outbox.take()
 
-    def cancel(self, job_id: str, now: Moment) -> list[SchedulerEffect]:
+    def cancel(self, job_id: str, waiting: Collection[str], now: Moment) -> list[SchedulerEffect]:
         """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
-        of what runs expire."""
-        if (run := self._jobs.runs.get(job_id)) is not None:
+        of what runs expire. With `waiting` only those tasks are taken back, where they wait."""
+        if (run := self._jobs.runs.get(job_id)) is not None and waiting:
+            for group in [each for each in self._groups if each.key.quorum is None]:
+                for each in group.queues.take_back(run, waiting):
+                    self._jobs.cancelled(each)
+        elif run is not None:
             run.move("cancel")
             self._stop(run, now, f"cancel of {job_id}")
         return self._outbox.take()

@@ -126,7 +126,10 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class CancelJob:
+    """All of it; or those of the tasks `waiting` alone that no worker has been sent."""
+
     job_id: str
+    waiting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

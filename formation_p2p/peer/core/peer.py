@@ -246,7 +246,10 @@ class Kernel(Generic[E, F]):
                 reads=reads(scheduler.received, *types_of(messages.ToScheduler)),
                 handles=on(self._submit, events.Submit)
                 | on(self._resume, events.Resume)
-                | on(lambda each, now: scheduler.cancel(each.job_id, now), events.CancelJob)
+                | on(
+                    lambda each, now: scheduler.cancel(each.job_id, each.waiting, now),
+                    events.CancelJob,
+                )
                 | on(self._move, events.MoveTask)
                 | on(self._output_seen, events.OutputSeen)
                 | on(scheduler.checkpoint_told, *types_of(CheckpointEvent))
