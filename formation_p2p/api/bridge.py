@@ -180,14 +180,20 @@ class Bridge:
         number = next(self._numbers)
         future: futures.Future[Explained] = futures.Future()
         self._thread_explained[number] = future
+        troubles: list[str] = []
+
+        def ask(shell: Shell) -> None:
+            troubles.extend(shell.stack.witness.troubles)
+            shell.feed(Explain(number, key, name))
+
         try:
-            self.call(lambda shell: shell.feed(Explain(number, key, name)))
+            self.call(ask)
             explained = future.result(EXPLAIN_S)
         except TimeoutError:
             raise Unreachable("the network did not answer; are its gates running?") from None
         finally:
             del self._thread_explained[number]
-        return Discovery(explained.decision, explained.trace)
+        return Discovery(explained.decision, explained.trace, tuple(troubles))
 
     async def look(self, at: Callable[[Shell], T]) -> T:
         """What `at` returns on the node's thread."""

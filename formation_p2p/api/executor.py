@@ -40,6 +40,7 @@ from formation_p2p.api.calls import (
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.reference import Reference
+from formation_p2p.api.task_result import NONE_FOUND
 from formation_p2p.api.tracebacks import SHORTLY, shorten
 from formation_p2p.core.errors import FormationError, Unplaceable
 from formation_p2p.jobs.core.job_events import (
@@ -421,11 +422,12 @@ class _Batch:
 def how_many_fit(bridge: Bridge, options: TaskOptions) -> int:
     """From any thread, which waits. See `NodeExecutor.parallelism`."""
     key = options.scheduling_key(options.needs)
-    decision = bridge.explain_and_wait(key, "a call").decision
+    found = bridge.explain_and_wait(key, "a call")
+    decision = found.decision
     if not decision.ranked:
         reasons = {str(peer_id): str(refusal) for peer_id, refusal in decision.rejected}
         listed = "; ".join(f"{peer_id}: {why}" for peer_id, why in reasons.items())
-        problem = listed or "none was found; is one running in this network?"
+        problem = listed or "; ".join(found.troubles) or NONE_FOUND
         raise Unplaceable(f"no worker can run a call: {problem}", reasons)
     return sum(_fit(each.profile.capability, options.needs) for each in decision.ranked)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from formation_p2p.api.tracebacks import with_lines
 from formation_p2p.code.packages import naming_package
@@ -37,6 +38,11 @@ from formation_p2p.machine.names import named, with_names
 from formation_p2p.workload.core.blob import Content
 from formation_p2p.workload.core.outcome import FailureKind
 
+NONE_FOUND: Final = (
+    "no worker was found; is one running in this network? `formation status` says what is wrong "
+    "here"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
@@ -49,7 +55,8 @@ class TaskResult:
     of that. `nearest` is whether it ran where it waited: see TaskPlaced. Of the large result of a
     call, `result` is a record, and `content` what lay with its worker; `value_of` reads both.
     `answers` are those of which too few are the same, and `problem` is what was wrong with the
-    function that compared them. `left_out` is that of the code that went along: see Code.
+    function that compared them, or with this machine where no worker was found. `left_out` is that
+    of the code that went along: see Code.
     """
 
     task_id: str
@@ -122,8 +129,8 @@ class TaskResult:
         reasons = {str(peer_id): str(refusal) for peer_id, refusal in self.refusals}
         listed = "; ".join(f"{named(peer_id)}: {why}" for peer_id, why in reasons.items())
         if not reasons:
-            why = "no worker was found; is one running in this network?"
-            return Unplaceable(f"{who}: {why} `formation status` says what is wrong here")
+            why = f"no worker was found: {self.problem}" if self.problem else NONE_FOUND
+            return Unplaceable(f"{who}: {why}")
         if all(isinstance(refusal, Denied) for _, refusal in self.refusals):
             return Unauthorized(f"{who}: every worker refused the grant. {listed}", reasons)
         return Unplaceable(f"{who}: no worker can run it. {listed}", reasons)
@@ -168,7 +175,8 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
                 problem=problem,
             )
         case TaskUnplaceable(task_id, reasons):
-            return TaskResult(task_id, label, "unplaceable", refusals=reasons)
+            problem = "; ".join(end.troubles)
+            return TaskResult(task_id, label, "unplaceable", refusals=reasons, problem=problem)
         case TaskCancelled(task_id):
             return TaskResult(task_id, label, "cancelled")
 

@@ -77,7 +77,10 @@ def cause_of(result: TaskResult, note: str) -> str:
         return note
     why = result.reasons[-1].why.removeprefix(NOT_TRIED).strip()
     whole = why.removeprefix(f"{result.kind}: ")
-    return one_line(naming_package(whole.rpartition("\n")[2]))
+    said, _, words = whole.partition(":")
+    first, _, last = words.rpartition("\n")
+    cure = said.partition("; ")[2] if first else ""  # what a worker adds lies before the words
+    return one_line("; ".join(filter(None, (naming_package(last or whole), cure))))
 
 
 def why_disagreed(result: TaskResult) -> str:

@@ -55,7 +55,7 @@ _OFFLINE: Final = (
 )
 # curl(1), which may be told to be silent: it could not resolve the host, or connect to it.
 _OFFLINE_CODES: Final = (6, 7)
-_NEEDS_NETWORK: Final = "; it asked for no network, which --needs network=1 does"
+_NEEDS_NETWORK: Final = "; the task had no network; ask for one by --needs network=1"
 # How they say that a file is larger than the task's disk (signal(7), errno(3)).
 _TOO_LARGE: Final = ("File size limit exceeded", "File too large")
 # What the kernel runs (execve(2)).

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -33,7 +34,12 @@ from formation_p2p.jobs.core.fetch import (
     ResultLost,
     StopFetch,
 )
-from formation_p2p.jobs.core.job_events import EmitJobEvent, ForgetLease, PersistLease
+from formation_p2p.jobs.core.job_events import (
+    EmitJobEvent,
+    ForgetLease,
+    PersistLease,
+    TaskUnplaceable,
+)
 from formation_p2p.jobs.output_copies import OutputCopies
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.session import (
@@ -308,7 +314,10 @@ class Performer:
 
     def _perform(self, effect: KernelEffect) -> None:
         match effect:
-            case EmitJobEvent():  # the first, since each task has two of them
+            case EmitJobEvent(event=event):  # the first, since each task has two of them
+                if type(event) is TaskUnplaceable and not event.reasons:
+                    told = replace(event, troubles=self._stack.witness.troubles)
+                    effect = replace(effect, event=told)
                 self._tell(effect)
             case rpc.SendRequest() | rpc.SendResponse() | rpc.ProbeReachability():
                 self.requests.carry_out(effect)

@@ -30,7 +30,7 @@ from formation_p2p.core.version import RELEASE
 from formation_p2p.machine.unix_socket import reachable
 
 # Both sides have the same types: the package's version, and one of what is said above.
-VERSION: Final = f"{RELEASE}/2"
+VERSION: Final = f"{RELEASE}/3"
 
 # A greeting; and a plan with the files that travel in it, or the result of a task (work.py).
 MAX_GREETING_BYTES: Final = KIB

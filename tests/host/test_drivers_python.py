@@ -859,4 +859,4 @@ async def test_a_call_that_lacks_a_network_says_how_to_ask_for_one(world: World,
 
     failed = await world.failure(FailureKind.EXCEPTION, connect)
     refused = "ConnectionRefusedError: [Errno 111] Connection refused"
-    assert failed.message.rpartition("\n")[2].startswith(f"{refused}; it asked for no network")
+    assert failed.message.rpartition("\n")[2].startswith(f"{refused}; the task had no network")

@@ -16,13 +16,25 @@ from tests.support.programs import running
 from tests.support.waiting import until
 from tests.support.worker_processes import working
 
-# `formation`, on a machine whose clock is ahead.
+# A program, on a machine whose clock is ahead.
 AHEAD = """
 import time
 right = time.time
 time.time = lambda: right() + 3690
+"""
+COMMAND = f"""{AHEAD}
 from formation_p2p.command.start import main
 main()
+"""
+# On one whose clock is behind.
+CALLS = f"""{AHEAD.replace("+", "-")}
+from formation_p2p import SyncNode, Unplaceable
+with SyncNode.join(listen=()) as node:
+    for ask in (lambda: node.map(abs, [1]), node.executor().parallelism):
+        try:
+            ask()
+        except Unplaceable as error:
+            print(error, flush=True)
 """
 
 
@@ -44,8 +56,9 @@ async def test_a_clock_that_is_an_hour_off_is_told_by_all(tmp_path: Path) -> Non
         await working(tmp_path, invitation, ("right", "right too"), power)
         wrong = tmp_path / "wrong"
         Home(wrong).join(parse_invite(invitation()))
-        argv = (sys.executable, "-c", AHEAD, "worker", *LOOPBACK, "--cpu", "1", "--memory", "1GiB")
-        worker = power.enter_context(running(*argv, FORMATION_HOME=str(wrong)))
+        argv = ("worker", *LOOPBACK, "--cpu", "1", "--memory", "1GiB")
+        program = running(sys.executable, "-c", COMMAND, *argv, FORMATION_HOME=str(wrong))
+        worker = power.enter_context(program)
         said = await asyncio.to_thread(worker.line_with, "this machine's clock is 61 min ahead of")
         assert "set it" in said
 
@@ -64,3 +77,9 @@ async def test_a_clock_that_is_an_hour_off_is_told_by_all(tmp_path: Path) -> Non
         assert node["untimely_records"] > 0
         listed = formation(wrong, "workers")
         assert "this machine's clock is 61 min ahead of" in listed.err
+        submitter = tmp_path / "wrong too"
+        Home(submitter).join(parse_invite(invitation()))
+        with running(sys.executable, "-c", CALLS, FORMATION_HOME=str(submitter)) as calls:
+            for asked in ("of one task", "of all"):
+                said = await asyncio.to_thread(calls.line_with, "no worker")
+                assert "this machine's clock is 61 min behind" in said, asked

@@ -58,9 +58,16 @@ def test_what_was_printed_is_not_said_again_but_for_the_cure() -> None:
     told = replace(failed(0, MISSING.format(3)), result=raw)
     cure = 'env=["scikit-learn"], or --env of a command, installs it'
     assert why_failed(told, printed=True) == f"ended with exit code 1; {cure}"
-    offline = "exit: ended with exit code 6; it asked for no network, which --needs does: curl: (6)"
+    cure = "the task had no network; ask for one by --needs network=1"
+    offline = f"exit: ended with exit code 6; {cure}: curl: (6)"
     told = replace(failed(0, offline), result=raw)
-    assert why_failed(told, printed=True).endswith("it asked for no network, which --needs does")
+    assert why_failed(told, printed=True).endswith(cure)
+    traced = (
+        f"exit: ended with exit code 1; {cure}: Traceback:\n  here\ngaierror: no name resolution"
+    )
+    assert f"3 x gaierror: no name resolution; {cure}" in shown(
+        [failed(n, traced) for n in range(3)]
+    )
 
 
 def test_what_is_not_said_of_many_has_its_own_row() -> None:

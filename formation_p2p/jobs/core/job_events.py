@@ -219,10 +219,12 @@ class TaskDisagreed:
 @dataclass(frozen=True, slots=True)
 class TaskUnplaceable:
     """No worker can run the task, or where none is among the `reasons`, none was in sight. They
-    have every worker that was considered."""
+    have every worker that was considered. `troubles` are what the node finds wrong with itself,
+    where none was in sight."""
 
     task_id: str
     reasons: tuple[tuple[PeerId, Refusal], ...]
+    troubles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,7 +340,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The workers that could run a task, and how they were found."""
+    """The workers that could run a task, how they were found, and what the node finds wrong with
+    itself, where that was asked."""
 
     decision: Decision
     trace: Trace
+    troubles: tuple[str, ...] = ()
