@@ -199,6 +199,9 @@ class _Formation(CommandGroup):
                 return super().main(*args, **kwargs)
             finally:
                 sys.stdout.flush()
+        except KeyboardInterrupt:
+            # Once more, while the command ended.
+            sys.exit(SIGNALLED + signal.SIGINT)
         except FormationError as error:
             log.debug("what led to it", exc_info=True)
             say(f"formation: {error}")

@@ -352,6 +352,8 @@ _TABLES: Final = {
     "polars": "collect it, and cast its columns",
     "pyarrow": "cast its columns",
 }
+# As which iterators are pickled.
+_ITERATORS: Final = frozenset({"iter", "zip", "map", "filter", "enumerate", "reversed"})
 _CLASS_NAME: Final = re.compile(r"[\w.]{1,200}").fullmatch
 
 
@@ -363,7 +365,7 @@ def refused_name(pickled: bytes, module: str, name: str) -> NotPlain:
     if module == MARKERS:
         what = _text_behind(pickled, name)
         why = "which does not travel; give it another type, as by astype, or return its text"
-    elif package in _TABLES:
+    elif package in _TABLES and not module.startswith("numpy.random"):
         if name.startswith("_"):
             what = f"a value of {package} ({module}.{name})"
         why = f"with objects in it, or of a kind that does not travel; {_TABLES[package]}"
@@ -374,9 +376,14 @@ def refused_name(pickled: bytes, module: str, name: str) -> NotPlain:
             what = f"an instance of {kind}, or that class"
             why = "which is not data; return plain data"
     else:
-        if module == "builtins":
+        cure = "plain data, such as a dataclass"
+        if name.startswith("_"):
+            what = f"a value of {package.lstrip('_')} ({module}.{name})"
+        elif module == "builtins":
             what = f"the built-in {name} itself"
-        why = "which is not plain data; return plain data, such as a dataclass"
+        if module == "builtins" and name in _ITERATORS:
+            what, cure = f"an iterator ({name})", "a list of what it yields"
+        why = f"which is not plain data; return {cure}"
     return NotPlain(f"a result holds {what}, {why}, or {TRUST}")
 
 

@@ -7,6 +7,7 @@ import argparse
 import array
 import builtins
 import collections
+import ctypes
 import datetime
 import decimal
 import enum
@@ -106,6 +107,20 @@ def test_what_is_not_harmless_by_its_name_is_refused(value: Any) -> None:
     with pytest.raises(NotPlain, match="a result ") as refused:
         travelled(value)
     assert refused.value.load_trusted() == value
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (iter([1]), "an iterator .* return a list of what it yields"),
+        (enumerate("ab"), "an iterator .* return a list of what it yields"),
+        ((ctypes.c_int * 2)(1, 2), "a value of ctypes .* return plain data"),
+        (np.random.default_rng(1), "a value of numpy .* return plain data"),
+    ],
+)
+def test_what_is_refused_is_named_with_what_to_return(value: Any, said: str) -> None:
+    with pytest.raises(NotPlain, match=said):
+        travelled(value)
 
 
 RAN: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import socket
 import struct
@@ -69,6 +70,19 @@ def test_a_command_that_asks_a_socket_imports_no_node(tmp_path: Path, command: l
     imported = _imported(tmp_path, *command)
     assert not HEAVY & imported
     assert "formation_p2p.command.submit" not in imported  # nor the other commands
+
+
+def test_a_second_ctrl_c_while_the_command_ends_ends_it_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(io.StringIO):
+        def flush(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdout", Interrupted())
+    with pytest.raises(SystemExit) as ended:
+        app(["version", "--json"])
+    assert ended.value.code == 130
 
 
 def test_a_list_of_the_commands_imports_none_of_them(tmp_path: Path) -> None:
