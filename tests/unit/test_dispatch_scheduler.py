@@ -49,7 +49,7 @@ from formation_p2p.leases.core.messages import (
 )
 from formation_p2p.leases.core.session import Received, Undelivered
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.peer.core.events import OutputSeen
+from formation_p2p.peer.core.events import CancelJob, OutputSeen
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.code_bundle import Code
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded
@@ -483,6 +483,16 @@ def test_cancelling_takes_back_what_waits_and_stops_what_runs() -> None:
     bob.cancel("job")
     bob.cancel("no such job")
     assert bob.reported[-1] == JobEnded(0, 0, 0, 10)
+
+
+def test_tasks_that_wait_can_be_cancelled_alone() -> None:
+    world, bob = at_work(lasting(2), job(10), for_s=1)
+    placed = {each.task_id for each in only(bob.reported, TaskPlaced)}
+    unplaced = [f"job/{n}" for n in range(10) if f"job/{n}" not in placed]
+    world.deliver(bob, CancelJob("job", frozenset([unplaced[0], *placed])))
+    assert [each.task_id for each in only(bob.reported, TaskCancelled)] == unplaced[:1]
+    world.elapse(60)
+    assert bob.reported[-1] == JobEnded(9, 0, 0, 1)
 
 
 @pytest.mark.parametrize("sent", [None, PlacementRequest, Commit])
