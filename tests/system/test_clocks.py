@@ -57,8 +57,9 @@ async def test_a_clock_that_is_an_hour_off_is_told_by_all(tmp_path: Path) -> Non
         wrong = tmp_path / "wrong"
         Home(wrong).join(parse_invite(invitation()))
         argv = ("worker", *LOOPBACK, "--cpu", "1", "--memory", "1GiB")
-        program = running(sys.executable, "-c", COMMAND, *argv, FORMATION_HOME=str(wrong))
-        worker = power.enter_context(program)
+        worker = power.enter_context(
+            running(sys.executable, "-c", COMMAND, *argv, FORMATION_HOME=str(wrong))
+        )
         said = await asyncio.to_thread(worker.line_with, "this machine's clock is 61 min ahead of")
         assert "set it" in said
 
