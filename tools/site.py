@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -23,7 +22,7 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from formation_p2p.command.main import app  # noqa: E402 - mkdocs runs this file from its own path
+from tools.man import commands  # noqa: E402 - mkdocs runs this file from its own path
 
 FIRST: Final = {"index.md": "Start", "tutorial.md": "Tutorial"}
 SECTIONS: Final = {
@@ -119,19 +118,11 @@ def command_page() -> str:
         "# The command\n",
         "What `--help` prints, of `formation` and of each of its commands.\n",
     ]
-    for name, text in helps(app, click.Context(app, info_name="formation")):
-        parts.append(f"## `{name}`\n\n```text\n{text}\n```\n")
+    for context, command in commands():
+        context.terminal_width = context.max_content_width = HELP_COLUMNS
+        text = command.get_help(context)
+        parts.append(f"## `{context.command_path}`\n\n```text\n{text}\n```\n")
     return "\n".join(parts)
-
-
-def helps(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
-    context.terminal_width = context.max_content_width = HELP_COLUMNS
-    yield context.command_path, command.get_help(context)
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            yield from helps(below, click.Context(below, parent=context, info_name=name))
 
 
 # -- Python -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ is what the code says."""
 
 from __future__ import annotations
 
+import configparser
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -259,3 +260,20 @@ def test_the_numbers_of_trust_are_those_of_the_code() -> None:
         f"refuses requests of peers below {TRUST.submit_milli / 1000:g}.",
     ):
         assert row in text
+
+
+# -- dependencies ------------------------------------------------------------------------
+
+
+def test_each_package_that_users_install_has_its_reason() -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    extras = {**metadata["options.extras_require"]}
+    for name in ("all", "bench", "dev", "release", "sim"):
+        del extras[name]
+    for text in (metadata["options"]["install_requires"], *extras.values()):
+        for line in filter(None, (each.partition("#")[0].strip() for each in text.splitlines())):
+            package = re.split(r"[\[<>=]", line)[0]
+            assert f"`{package}`" in text_of("docs/explanation/dependencies.md"), package
+    for extra in extras:
+        assert f"| `{extra}` |" in text_of("docs/explanation/dependencies.md"), extra
