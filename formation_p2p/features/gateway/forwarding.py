@@ -29,9 +29,10 @@ _OWN_HOST: Final = re.compile(rf"({_NAME})\.localhost(:\d{{1,5}})?")
 # What is for one hop alone (RFC 9110, section 7.6.1), or is written anew.
 _HOP: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade expect forwarded x-real-ip x-forwarded-for x-forwarded-proto "
-    b"x-forwarded-host x-forwarded-prefix".split()
+    b"transfer-encoding upgrade expect forwarded x-real-ip".split()
 ) | {HEADER}
+# What a proxy says of a client, such as who that is: no client says it of itself.
+_FORWARDED: Final = b"x-forwarded-"
 # What a service may say: of one answer alone. Of a header that is not here it is not known that it
 # has no effect on the rest of the origin, nor on a proxy in front.
 _ALLOWED: Final = frozenset(
@@ -96,8 +97,8 @@ def request_headers(head: Head, to: Destination, address: str, host: str) -> Hea
     is_chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
     for name, value in head.headers:
         read_as = name.replace(b"_", b"-")  # by programs that have headers as variables (CGI)
-        is_told = to.is_relayed and name.startswith(b"x-forwarded-")
-        if (read_as in _HOP and not is_told) or name in dropped or read_as == b"host":
+        is_forwarded = read_as.startswith(_FORWARDED) and not to.is_relayed
+        if is_forwarded or read_as in _HOP or name in dropped or read_as == b"host":
             continue
         if name == b"authorization" and bearer_token(value):
             continue  # the service is not to have it
