@@ -1,13 +1,18 @@
-"""A web server that stays quick, since its slow answers are worked out elsewhere.
+"""A web application that stays quick, since its slow answers are worked out elsewhere.
 
 FORMATION_HOME=... python examples/embed.py 8088      # the home that worker.py prints
-curl http://127.0.0.1:8088/100000980001501
+curl http://127.0.0.1:8088/factors/100000980001501
+
+It needs `pip install fastapi uvicorn`. A server with several processes has a node in each of them.
 """
 
-import asyncio
 import sys
-from asyncio import StreamReader, StreamWriter
-from http import HTTPStatus
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Path, Request
 
 from formation_p2p import FormationError, Node
 
@@ -23,34 +28,25 @@ def factors(number: int) -> list[int]:
     return [*found, number] if number > 1 else found
 
 
-async def answer(node: Node, path: str) -> tuple[HTTPStatus, str]:
-    number = path.removeprefix("/")
-    if not (number.isdecimal() and number.isascii() and 0 < len(number) <= 20):
-        return HTTPStatus.BAD_REQUEST, "ask for a whole number of up to 20 digits\n"
-    try:
-        (found,) = await node.map(factors, [int(number)], timeout_s=60)
-    except FormationError as error:
-        return HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n"
-    return HTTPStatus.OK, f"{number} = {' * '.join(map(str, found))}\n"
-
-
-async def main(port: int) -> None:
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """The node runs for as long as the application."""
     async with Node.join(listen=()) as node:
+        app.state.node = node
+        yield
 
-        async def serve(reader: StreamReader, writer: StreamWriter) -> None:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-            status, text = await answer(node, head.decode("latin-1").split()[1])
-            reply = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\n\r\n{text}"
-            writer.write(reply.encode())
-            writer.close()
 
-        try:
-            server = await asyncio.start_server(serve, "127.0.0.1", port)
-        except OSError as error:
-            sys.exit(f"port {port} cannot be had: {error.strerror}; name another, or none")
-        print("http://{}:{}/".format(*server.sockets[0].getsockname()), flush=True)
-        await server.serve_forever()
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/factors/{number}")
+async def factors_of(number: Annotated[int, Path(gt=0, lt=10**20)], request: Request) -> list[int]:
+    try:
+        (found,) = await request.app.state.node.map(factors, [number], timeout_s=60)
+    except FormationError as error:
+        raise HTTPException(503, str(error)) from error
+    return list(found)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]) if len(sys.argv) > 1 else 0)
