@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
 from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.dht.core.reachability import Subnet, endpoints, subnets
+
+# Keys whose nearest peers are kept: a few names are asked for again and again.
+MAX_KEPT: Final = 256
 
 
 class _Seen(NamedTuple):
@@ -58,6 +61,7 @@ class RoutingTable:
         self._at: dict[str, PeerId] = {}
         self._ours: frozenset[Subnet] = frozenset()
         self._looked_s: dict[int, float] = {}  # into which bucket; 0 for our own key
+        self._closest: dict[tuple[Key, int], tuple[Contact, ...]] = {}  # while none comes or goes
 
     def moved(self, addresses: tuple[str, ...]) -> None:
         """Our own addresses. Our subnets are not capped: a campus with public addresses is one,
@@ -125,6 +129,14 @@ class RoutingTable:
 
     def closest(self, key: Key, count: int) -> tuple[Contact, ...]:
         """The `count` known peers nearest to a key, nearest first."""
+        known = self._closest.get((key, count))
+        if known is None:
+            if len(self._closest) >= MAX_KEPT:
+                self._closest.clear()
+            known = self._closest[key, count] = self._sorted_closest(key, count)
+        return known
+
+    def _sorted_closest(self, key: Key, count: int) -> tuple[Contact, ...]:
         # Whole buckets lie nearer to the key than others. Where the key differs from ours in a
         # bucket's first bit, its peers are nearer than those of all that share more with us;
         # where it does not, they are farther.
@@ -212,11 +224,13 @@ class RoutingTable:
         )
 
     def _enter(self, bucket: _Bucket, seen: _Seen) -> None:
+        self._closest.clear()
         bucket.live[seen.contact.peer_id] = seen
         self._in_subnet.update(seen.subnets)
         self._at.update(dict.fromkeys(seen.endpoints, seen.contact.peer_id))
 
     def _remove(self, bucket: _Bucket, peer_id: PeerId) -> None:
+        self._closest.clear()
         gone = bucket.live.pop(peer_id)
         for subnet in gone.subnets:
             self._in_subnet[subnet] -= 1

@@ -288,9 +288,12 @@ class Means:
         for answer in answers:
             if isinstance(answer.reply, kad.Providers):
                 for provider in answer.reply.providers:
-                    self._take(name, sight, provider.profile, now)
+                    self._take(name, sight, provider, now)
 
-    def _take(self, name: bytes, sight: Sight, raw: bytes, now: Moment) -> None:
+    def _take(self, name: bytes, sight: Sight, provider: kad.Provider, now: Moment) -> None:
+        known, raw = sight.claims.get(provider.contact.peer_id), provider.profile
+        if known is not None and known.raw == raw:
+            return
         try:
             sight.take(self.shelf.open_claim(name, raw, now))
         except BadRecord:

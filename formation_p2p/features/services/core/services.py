@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, Final, assert_never
 
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.errors import ensure
+from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.dht.core.operations import Asked, Published
 from formation_p2p.discovery.core.finder import Found
 from formation_p2p.features.services.core import events
@@ -60,6 +61,8 @@ class Services:
         self._count_s = float("inf")
         self._kept: list[Claim] = []
         self._known = (b"", False)
+        self._due_s = float("inf")
+        self._is_touched = True  # since `_due_s` was reckoned
 
     @classmethod
     def of(cls, kernel: Kernel[Any, Any], parameters: ServiceParameters) -> Services:
@@ -95,7 +98,7 @@ class Services:
             found=claims(self.found),
             joined=self.begin,
             moved=self.moved,
-            disconnected=self._guards.disconnected,
+            disconnected=self._disconnected,
             leave=self.stop,
             labels=lambda: self.labels,
             validate=self.validate,
@@ -109,17 +112,19 @@ class Services:
     def settle(self, now: Moment) -> list[events.ServiceEffect]:
         """Take note of what others have written here. What is to be done."""
         if self._kept:
+            self._is_touched = True
             self._notice(now)
         known = self._means.shelf.catalog.hash, self._means.machine() is not None
         if (
             known != self._known
         ):  # the catalog may have come from the disk, before there is a worker
-            self._known = known
+            self._known, self._is_touched = known, True
             self._learnt(now)
         effects, self._means.effects = self._means.effects, []
         return effects
 
     def recalled(self, event: events.Recalled, now: Moment) -> None:
+        self._is_touched = True
         for raw in event.specs:
             self._means.shelf.keep(catalog_name(self._means.network_id), raw, now)
         self._means.had.update({each.service: each.slot for each in event.had})
@@ -139,6 +144,7 @@ class Services:
         self._means.shelf.begin(now)
 
     def handle(self, event: events.ServiceRequestEvent, now: Moment) -> None:
+        self._is_touched = True
         match event:
             case events.ServeServices():
                 self._serve = event
@@ -166,6 +172,7 @@ class Services:
 
     def stop(self, now: Moment) -> None:
         """Run services no more."""
+        self._is_touched = True
         self._serve = None
         self.holding.stops = True
         self._catalog.stop()
@@ -185,16 +192,26 @@ class Services:
 
     def moved(self, now: Moment) -> None:
         """This node is reached elsewhere."""
+        self._is_touched = True
         self.holding.moved(now)
+
+    def _disconnected(self, peer_id: PeerId, now: Moment) -> None:
+        self._is_touched = True
+        self._guards.disconnected(peer_id, now)
 
     def ended(self, ended: Completed, now: Moment) -> bool:
         """Whether it was asked for here."""
-        return not isinstance(ended, Published) and self._means.inquiries.ended(ended, now)
+        is_ours = not isinstance(ended, Published) and self._means.inquiries.ended(ended, now)
+        self._is_touched |= is_ours
+        return is_ours
 
     def found(self, found: Found, now: Moment) -> bool:
-        return self._means.inquiries.found(found, now)
+        is_ours = self._means.inquiries.found(found, now)
+        self._is_touched |= is_ours
+        return is_ours
 
     def tick(self, now: Moment) -> None:
+        self._is_touched = True
         self._catalog.tick(now)
         self._watcher.tick(now)
         self._guards.tick(now)
@@ -206,6 +223,14 @@ class Services:
             self._count(now)
 
     def next_timeout(self) -> float:
+        """Reckoned anew only once this part was told of something: most of what a peer is asked
+        does not concern it."""
+        if self._is_touched:
+            self._is_touched = False
+            self._due_s = self._reckoned_due_s()
+        return self._due_s
+
+    def _reckoned_due_s(self) -> float:
         return min(
             self._catalog.next_timeout(),
             self._watcher.next_timeout(),
@@ -219,6 +244,8 @@ class Services:
     def validate(self) -> None:
         """Raises InvariantBroken."""
         self.holding.validate()
+        due_s = self._reckoned_due_s()
+        ensure(self.next_timeout() == due_s, "services are due at another time than reckoned")
 
     # -- what is to be run ----------------------------------------------------------------------
 
