@@ -12,11 +12,13 @@ from tools.mutants.points import points
 
 LIBRARY = '''"""Prices."""
 import logging
+from functools import lru_cache
 
 log = logging.getLogger("small")
 MOST = 10
 
 
+@lru_cache(maxsize=64)
 def price(pieces: int, each: int = 2) -> int:
     """What they cost."""
     log.info("asked for %d", pieces)
@@ -54,17 +56,17 @@ def test_points_are_what_has_an_effect() -> None:
         for point in points("small/prices.py", source)
     ]
     assert found == [
-        (5, "10", "11"),
-        (8, "2", "3"),
-        (11, "pieces > MOST", "(pieces >= MOST)"),
-        (11, "pieces > MOST", "(True)"),
-        (11, "pieces > MOST", "(False)"),
-        (12, 'raise ValueError("that many are not there")', "pass"),
-        (13, "return pieces * each", "return None"),
-        (13, "pieces * each", "(pieces // each)"),
-        (17, "return pieces == 1", "return None"),
-        (17, "pieces == 1", "(pieces != 1)"),
-        (17, "1", "2"),
+        (6, "10", "11"),
+        (10, "2", "3"),
+        (13, "pieces > MOST", "(pieces >= MOST)"),
+        (13, "pieces > MOST", "(True)"),
+        (13, "pieces > MOST", "(False)"),
+        (14, 'raise ValueError("that many are not there")', "pass"),
+        (15, "return pieces * each", "return None"),
+        (15, "pieces * each", "(pieces // each)"),
+        (19, "return pieces == 1", "return None"),
+        (19, "pieces == 1", "(pieces != 1)"),
+        (19, "1", "2"),
     ]
 
 
@@ -85,10 +87,10 @@ def test_a_mutant_is_noticed_by_tests_that_execute_it(
     )
     survivors = {each.point.line: each.outcome for each in results if not each.noticed}
     # No test asks for 11 pieces. What no test executes is not noticed.
-    assert survivors == {5: "passed", 17: "no tests"}
+    assert survivors == {6: "passed", 19: "no tests"}
     assert "tests/test_p.py::test_many" in {each.by for each in results}
     assert "tests/test_p.py::test_that_fails" not in {each.by for each in results}
     assert next(summary(results)).endswith("7 of   11 noticed, 63.6%")
     told = capsys.readouterr().out
     assert "tests/test_p.py::test_that_fails does not pass without a mutant" in told
-    assert "small/prices.py:5: constant survives\n-MOST = 10\n+MOST = 11" in told
+    assert "small/prices.py:6: constant survives\n-MOST = 10\n+MOST = 11" in told

@@ -88,6 +88,15 @@ def test_an_address_past_its_bound_is_not_looked_at() -> None:
     assert address_text(hop * 52) is None
     with pytest.raises(ValueError, match="256"):
         address_bytes("/ip4/192.0.2.1" * 52)
+    longest = address_bytes("/ip4/192.0.2.1" * 50 + "/tcp/1" * 2)
+    assert len(longest) == MAX_ADDRESS_BYTES
+    assert read_addresses([hop * 52, longest]) == (address_text(longest),)
+
+
+def test_an_address_past_its_bound_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parses = "formation_p2p.records.core.addresses.Multiaddr"
+    monkeypatch.setattr(parses, lambda raw: pytest.fail("it was parsed"))
+    assert address_text(b"\x01" * (MAX_ADDRESS_BYTES + 1)) is None
 
 
 @given(st.binary(max_size=40))

@@ -2,11 +2,11 @@
 
 Left alone is what has no effect by design, or only on what people read: docstrings, annotations,
 assertions, logging, prose (a text of two words or more, f-strings), the causes of effects, texts
-that are raised with an error or name what is checked, arguments of `@dataclass`, `strict=` of
-`zip`. So are numbers past 2 that a name declares as a bound or a time (MAX_JOBS, HOLD_S, a field of
-LeaseParameters): tests read them from there, and are to hold whatever they are. Lines that end
-processes, delete files or leave a namespace are left alone too: what their mutants end and delete
-is somebody else's.
+that are raised with an error or name what is checked, arguments of `@dataclass` and `@lru_cache`,
+`strict=` of `zip`. So are numbers past 2 that a name declares as a bound or a time (MAX_JOBS,
+HOLD_S, a field of LeaseParameters): tests read them from there, and are to hold whatever they are.
+Lines that end processes, delete files or leave a namespace are left alone too: what their mutants
+end and delete is somebody else's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+# Decorators whose arguments have no effect by design, or only on the memory that is used.
+WITHOUT_EFFECT: Final = re.compile(r"dataclass|lru_cache")
 DANGEROUS: Final = re.compile(
     r"\b(\w*kill\w*|\w*signal\w*|terminate|rmtree|unlink|rmdir|removedirs|u?mount\w*|setns|unshare"
     r"|chroot|chmod|chown|truncate|setrlimit|reboot)\b"
@@ -179,7 +181,7 @@ class _Finder:
                 if default is not None:
                     yield from self._expression(default, _Around(node, names, body))
         for each in node.decorator_list:
-            if "dataclass" not in ast.unparse(each):
+            if not WITHOUT_EFFECT.search(ast.unparse(each)):
                 lines = None if isinstance(node, ast.ClassDef) else body
                 yield from self._expression(each, _Around(node, names, lines))
         for statement in node.body:

@@ -64,7 +64,7 @@ def address_bytes(text: str) -> bytes:
     except _UNREADABLE as error:
         problem = f"{text[:64]!r} is not a multiaddr like /ip4/192.0.2.1/tcp/4001"
         raise ValueError(problem) from error
-    if not 0 < len(raw) <= MAX_ADDRESS_BYTES:
+    if not raw or len(raw) > MAX_ADDRESS_BYTES:
         raise ValueError(f"a multiaddr has 1 to {MAX_ADDRESS_BYTES} bytes, not {len(raw)}")
     return raw
 
