@@ -225,6 +225,32 @@ def test_sixteen_gpus_fit_and_a_profile_too_large_names_what_takes_the_most() ->
     assert caught.value.field == "gpu"
 
 
+def test_a_profile_of_the_largest_size_is_read_and_one_byte_more_is_not_sealed() -> None:
+    capability = machine(24)
+    profile = replace(PROFILE, capability=capability, capacity=idle(capability), grant=bytes(600))
+    room = MAX_PROFILE_BYTES - len(seal_profile(ALICE, profile))
+    largest = replace(profile, grant=bytes(600 + room))
+    raw = seal_profile(ALICE, largest)
+    assert len(raw) == MAX_PROFILE_BYTES
+    assert open_profile(raw, NOW).profile == largest
+    with pytest.raises(InvalidInput, match="4097 bytes of 4096"):
+        seal_profile(ALICE, replace(profile, grant=bytes(601 + room)))
+
+
+@pytest.mark.parametrize("field", ["sequence", "issued_unix_s", "expires_unix_s", "price_micro"])
+def test_a_number_below_zero_is_in_no_profile(field: str) -> None:
+    below: dict[str, Any] = {field: -1}
+    with pytest.raises(InvalidInput):
+        replace(PROFILE, **below)
+
+
+def test_a_link_of_a_number_below_zero_is_none() -> None:
+    with pytest.raises(InvalidInput):
+        Link(rtt_ms=-1)
+    with pytest.raises(InvalidInput):
+        Link(rate_mbit_s=-1)
+
+
 def test_a_stranger_s_profile_too_large_is_not_read() -> None:
     raw = seal(ALICE, DOMAIN, TYPE, bytes(MAX_PROFILE_BYTES))
     with pytest.raises(OversizedRecord):
@@ -278,6 +304,7 @@ def test_the_link_of_a_worker_is_one_field_more_where_there_is_one() -> None:
         assert open_profile(seal_profile(ALICE, edge), NOW).profile == edge
     assert str(Link(20, 100)) == "20 ms, 100 Mbit/s"
     assert str(Link(0, 100)) == "100 Mbit/s"
+    assert str(Link(20)) == "20 ms"
 
 
 @pytest.mark.parametrize(
