@@ -19,6 +19,7 @@ from formation_p2p.placement.core.task_options import (
     DEFAULT_OPTIONS,
     MAX_ATTEMPTS,
     MAX_DEADLINE_S,
+    MAX_HOLDERS,
     MAX_PRICE_MICRO,
     MAX_TIMEOUT_S,
     OF_CALLS,
@@ -31,6 +32,7 @@ from formation_p2p.placement.core.task_options import (
 )
 from formation_p2p.records.core.codec import Malformed, decode, encode
 from formation_p2p.workload.core.hints import Hints
+from formation_p2p.workload.core.quorum import Quorum
 from formation_p2p.workload.core.scope import Find, Scope
 from formation_p2p.workload.core.work import MAX_PRIORITY
 
@@ -139,6 +141,17 @@ def test_the_largest_of_everything_is_accepted() -> None:
         max_price_micro=MAX_PRICE_MICRO,
     )
     assert options.max_price_micro == MAX_PRICE_MICRO
+
+
+def test_copies_are_of_one_answer_and_so_of_no_quorum() -> None:
+    quorum = Quorum(2, of=3)
+    assert TaskOptions(quorum=quorum, copies=1).quorum is quorum
+    assert TaskOptions(copies=2).copies == 2
+    with pytest.raises(InvalidInput, match=r"^copies: is for one answer of each task"):
+        TaskOptions(quorum=quorum, copies=2)
+    for copies in (0, MAX_HOLDERS + 1):
+        with pytest.raises(InvalidInput, match=r"^copies"):
+            TaskOptions(copies=copies)
 
 
 def test_how_workers_are_looked_for_is_a_word() -> None:
