@@ -31,6 +31,7 @@ from formation_p2p.placement.core.task_options import (
     options_of,
 )
 from formation_p2p.records.core.codec import Malformed, decode, encode
+from formation_p2p.workload.core.environment import env_of
 from formation_p2p.workload.core.hints import Hints
 from formation_p2p.workload.core.quorum import Quorum
 from formation_p2p.workload.core.scope import Find, Scope
@@ -141,6 +142,18 @@ def test_the_largest_of_everything_is_accepted() -> None:
         max_price_micro=MAX_PRICE_MICRO,
     )
     assert options.max_price_micro == MAX_PRICE_MICRO
+    assert TaskOptions(max_price_micro=0).max_price_micro == 0
+
+
+def test_a_job_is_not_rebalanced_unless_asked_for() -> None:
+    assert not TaskOptions().rebalance
+    assert options_of({"rebalance": True}).rebalance
+
+
+def test_an_environment_is_a_list_of_requirements() -> None:
+    requirements = ["numpy==2.1"]
+    assert options_of({"env": requirements}).env == env_of(requirements)
+    assert options_of({"env": None}).env is None
 
 
 def test_copies_are_of_one_answer_and_so_of_no_quorum() -> None:
@@ -170,6 +183,8 @@ def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
         options_of({"n": 5}, takes=CallKwargs, call="map")
     with pytest.raises(InvalidInput, match=r"^deadline_s: map"):
         options_of({}, TaskOptions(deadline_s=5.0), takes=CallKwargs, call="map")
+    with pytest.raises(InvalidInput, match=r"^n: submit (?!.*partial)"):
+        options_of({"n": 5})
     with pytest.raises(InvalidInput, match=r"^attempts: explain"):
         options_of({"attempts": 2}, takes=PlacementKwargs, call="explain")
     with pytest.raises(InvalidInput, match=r"^atempts: submit does not take this option"):
@@ -214,8 +229,8 @@ def test_what_is_packed_is_read_back_the_same() -> None:
         raw = encode(options.pack())
         assert TaskOptions.unpack(decode(raw, len(raw))) == options
     assert TaskOptions.unpack([["priority", 9]]) == TaskOptions(priority=9)
-    other = TaskOptions(on_behalf=b"a grant")
-    assert TaskOptions.unpack(decode(encode(other.pack()), 4096)) == other
+    for other in (TaskOptions(on_behalf=b"a grant"), TaskOptions(quorum=Quorum(2, of=3))):
+        assert TaskOptions.unpack(decode(encode(other.pack()), 4096)) == other
 
 
 @pytest.mark.parametrize("packed", [None, {}, [None], [["priority"]], [["colour", 1]], [[1, 1]]])
