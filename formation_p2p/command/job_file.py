@@ -1,6 +1,6 @@
 """The job file of `formation submit`: TOML, of which every key is known or refused.
 
-`formation submit --help` and docs/explanation/jobs.md show the keys. Only `task` and its `argv`
+`formation submit --help` and docs/reference/job-files.md show the keys. Only `task` and its `argv`
 must be there.
 """
 

@@ -1,5 +1,5 @@
 """The drivers of a machine by their names: those of this package, and those of installed packages,
-which offer them in the entry point group `formation_p2p.drivers` (docs/explanation/drivers.md).
+which offer them in the entry point group `formation_p2p.drivers` (docs/how-to/extend.md).
 
 Each is a function `set_up(machine)`. It checks what the driver needs of the machine, which may take
 a moment, and returns what makes the driver.

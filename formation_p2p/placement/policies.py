@@ -1,7 +1,7 @@
 """Options as people write them, where policies and peers are called by their names.
 
 Policies are the built-in ones, and those of installed packages, which offer them in the entry point
-group `formation_p2p.policies` (docs/explanation/placement.md).
+group `formation_p2p.policies` (docs/how-to/extend.md).
 """
 
 from __future__ import annotations

@@ -110,16 +110,16 @@ class PlacementKwargs(TypedDict, total=False):
     """Take no worker that asks more for a core-hour, in millionths of the network's currency unit.
     Workers do not learn it."""
     policy: str | PlacementPolicy
-    """Ranks the workers: by name, as docs/explanation/placement.md lists them, or a policy of your
+    """Ranks the workers: by name, as docs/reference/options.md lists them, or a policy of your
     own."""
     hints: Hints | str | Iterable[str]
     """Where the tasks should run: Hints, or texts such as `region=eu`
-    (docs/explanation/placement.md)."""
+    (docs/reference/options.md)."""
     scope: Scope | str
-    """The widest circle around this node that tasks may go to (docs/explanation/placement.md)."""
+    """The widest circle around this node that tasks may go to (docs/reference/options.md)."""
     env: Env | Environment | str | PathLike[str] | Iterable[str] | Mapping[str, Any] | None
     """The packages that tasks find installed: an Env, a list of requirements, or the path of a
-    requirements.txt, pyproject.toml, uv.lock or pylock.toml (docs/explanation/environments.md)."""
+    requirements.txt, pyproject.toml, uv.lock or pylock.toml (docs/how-to/packages.md)."""
 
 
 class GangKwargs(PlacementKwargs, total=False):
@@ -159,7 +159,7 @@ class CallKwargs(PlacementKwargs, total=False):
     worker meanwhile; the first result counts."""
     quorum: Quorum | str | Mapping[str, object] | None
     """How many workers are to agree on the result of each task: a Quorum, or a text such as
-    `2 of 3` (docs/explanation/trust.md)."""
+    `2 of 3` (docs/reference/options.md)."""
     rebalance: bool
     """Whether a task that has saved moves while it runs, where another worker suits it much better:
     one that has its data, has less to do, or is cheaper (docs/how-to/checkpoints.md)."""
@@ -169,7 +169,7 @@ class CallKwargs(PlacementKwargs, total=False):
     who ask for the room get it at once."""
     find: Find | str
     """How workers are looked for: `dht`, `notice`, `dht+notice` or `announce`
-    (docs/explanation/placement.md)."""
+    (docs/reference/options.md)."""
 
 
 class TaskOptionKwargs(CallKwargs, total=False):

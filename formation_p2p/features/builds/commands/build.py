@@ -146,7 +146,7 @@ ASSESS_S: Final = 5.0
 BUILD_EPILOG: Final = f"""
 \b
 What is built: what --script names, or the first of these that DIR has:
-  build.toml   targets in an order, each with run or script: see docs/explanation/jobs.md
+  build.toml   targets in an order, each with run or script: see docs/reference/job-files.md
   build.sh     a script, which leaves its results in the folder $OUT
   Formfile     the RUNs of a Formfile, with what it needs; in the image of its FROM, if it has one
   Containerfile, Dockerfile

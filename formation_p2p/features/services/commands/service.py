@@ -53,7 +53,7 @@ Examples:
 
 A service whose table says no version gets the one after the newest that the network has, if it has
 changed. Files that a service names are kept by the node that runs on this machine (a gate, a worker
-or an agent), and by each worker that runs it. docs/explanation/services.md has the keys.
+or an agent), and by each worker that runs it. docs/reference/catalogs.md has the keys.
 """
 NAMES: Final = argument("NAME...", "Services by their names.", default=...)
 
