@@ -100,12 +100,12 @@ def enter(member: Any, expected: Mapping[str, str]) -> None:
 
 
 def result_pickler(member: Any) -> Any:
-    """What pickles results of calls in this interpreter, which need not have this package: it lies
-    beside the file of the class of members."""
+    """What pickles results of calls in this interpreter, which need not have this package: its file
+    is in the room of drivers, which the file of the class of members leads to."""
     name = f"{SCHEME}_p2p_result_pickler"
     if name not in sys.modules:
-        beside = Path(str(sys.modules[type(member).__module__].__file__))
-        spec = spec_from_file_location(name, beside.with_name("result_pickler.py"))
+        library = Path(str(sys.modules[type(member).__module__].__file__)).parents[3]
+        spec = spec_from_file_location(name, library / "drivers" / "result_pickler.py")
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = module_from_spec(spec)
