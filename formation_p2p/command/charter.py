@@ -204,8 +204,12 @@ class NextEdits(Edits):
     no_regions: list[str] | None = option("--no-region", "NAME", "Take one out. Repeatable.")
     no_signers: list[str] | None = option("--no-signer", "PEER", "Take one out. Repeatable.")
     no_inviters: list[str] | None = option("--no-inviter", "PEER", "Take one out. Repeatable.")
-    bans: list[str] | None = option("--ban", "PEER|INVITATION", "Ban it. Repeatable.")
-    no_bans: list[str] | None = option("--no-ban", "PEER|INVITATION", "Allow it again. Repeatable.")
+    bans: list[str] | None = option(
+        "--ban", "PEER|INVITATION", "Ban this peer or invitation. Repeatable."
+    )
+    no_bans: list[str] | None = option(
+        "--no-ban", "PEER|INVITATION", "Allow this peer or invitation again. Repeatable."
+    )
 
 
 def _without(field: str, known: Mapping[str, _T], names: Collection[str]) -> tuple[_T, ...]:

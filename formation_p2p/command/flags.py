@@ -74,8 +74,8 @@ JOIN: Final = option(
 NAME: Final = option(
     "--name",
     "NAME",
-    "What others see this node as, beside its id; the name of the host by default. Kept in the "
-    "home for the next time.",
+    "The name of this node for others; the name of the host by default. The home keeps it for "
+    "the next time.",
 )
 STATE: Final = option(
     "--state",

@@ -212,7 +212,7 @@ class _Formation(CommandGroup):
                 if isinstance(stdout.refused, BrokenPipeError):
                     sys.exit(SIGNALLED + signal.SIGPIPE)
                 why = stdout.refused.strerror
-                say(f"formation: stdout: {why}; what was put out is not whole")
+                say(f"formation: stdout: {why}; the output is incomplete")
                 sys.exit(USAGE)
             # The last resort: whatever it is, a person gets a line and not a page.
             log.exception("a fault of this program; please report it")
@@ -294,7 +294,7 @@ app: Final = _Formation(
             is_eager=True,
             expose_value=False,
             callback=_print_version,
-            help="As `formation version`.",
+            help="Same as `formation version`.",
         )
     ],
     no_args_is_help=True,

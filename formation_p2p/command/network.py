@@ -90,10 +90,12 @@ class Invitation:
         "--driver", "NAME", "Submit for this driver only, such as wasm. Repeatable."
     )
     expires: str | None = option(
-        "--expires", "TIME", "For how long: 12h, 30d, 52w. 30d and renewed by default; see below."
+        "--expires",
+        "TIME",
+        "How long it is valid: 12h, 30d, 52w. 30d and renewed by default; see below.",
     )
     renew: str | None = option(
-        "--renew", "TIME", "Renew its grants for so long: 1d, 52w; ever or never."
+        "--renew", "TIME", "How long its grants are renewed: 1d, 52w, ever or never."
     )
     priority: int = option("--priority", "N", "The highest priority of a job.", shown=MAX_PRIORITY)
     weight: str = option(
@@ -301,7 +303,7 @@ def leave(
     wait: str = option(
         "--wait",
         "TIME",
-        "How long its nodes may take to end; then nothing is forgotten.",
+        "How long the nodes may take to end; after that the network is kept.",
         shown="10m",
     ),
     purge: bool = switch(
@@ -387,8 +389,10 @@ def create(
     cell: str = CELL,
     org: str = ORG,
     federation: str = FEDERATION,
-    threshold: int = option("--threshold", "M", "So many keys of the root sign together.", shown=1),
-    of: int = option("--of", "N", "Split the root into so many keys.", shown=1),
+    threshold: int = option(
+        "--threshold", "M", "The number of root keys that sign together.", shown=1
+    ),
+    of: int = option("--of", "N", "The number of keys that the root is split into.", shown=1),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:

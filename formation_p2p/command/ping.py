@@ -40,8 +40,10 @@ that is as good as it gets. Exit code 3 says that the peer is not found, does no
 
 def ping(
     peer: str = flags.argument("PEER", "Its name, its id or the end of that.", default=...),
-    count: int = option("--count", "N", f"So many round trips, 1 to {MAX_COUNT}.", default=COUNT),
-    rate: bool = switch("--rate", "Also have it send 16 MiB, or what it can in 3 s."),
+    count: int = option(
+        "--count", "N", f"The number of round trips, 1 to {MAX_COUNT}.", default=COUNT
+    ),
+    rate: bool = switch("--rate", "Also measure the rate: the peer sends 16 MiB, for 3 s at most."),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
     as_json: bool = flags.JSON,

@@ -64,7 +64,7 @@ Examples:
 _SOME: Final = click.IntRange(min=0)
 
 STATE: Final = option(
-    "--state", "FILE", "The file that keeps the jobs; needed.", envvar="FORMATION_STATE"
+    "--state", "FILE", "The file that keeps the jobs. Required.", envvar="FORMATION_STATE"
 )
 
 
@@ -160,8 +160,8 @@ def _there(state: Path | None) -> Path:
         raise InvalidInput(
             "state",
             "name the file that keeps the jobs, by --state FILE or FORMATION_STATE: the one given "
-            "to `formation run` or `submit`, which keep none without; what the nodes that run here "
-            "are doing is in `formation top`",
+            "to `formation run` or `submit`, which keep no jobs without it; `formation top` "
+            "shows what the nodes that run here do",
         )
     if not state.exists():
         raise LocalError(f"{state} is not there; name the file that --state named before")
@@ -264,8 +264,10 @@ def _folder_name(task: Task, index: int) -> str:
 def jobs(
     state: Path | None = STATE,
     prune: bool = switch("--prune", "First delete ended jobs beyond the --keep options."),
-    keep_time: str = option("--keep-time", "TIME", "Keep ended jobs for so long.", shown="30d"),
-    keep_jobs: int = option("--keep-jobs", "N", "Keep at most so many.", type=_SOME, shown=1_000),
+    keep_time: str = option("--keep-time", "TIME", "How long ended jobs are kept.", shown="30d"),
+    keep_jobs: int = option(
+        "--keep-jobs", "N", "The most ended jobs to keep.", type=_SOME, shown=1_000
+    ),
     keep_size: str = option("--keep-size", "SIZE", "The largest size of the file.", shown="1GiB"),
     as_json: bool = flags.JSON,
 ) -> None:

@@ -115,7 +115,7 @@ class Program:
             Kind(self.wasm, self.fuel, self.image),
         )
         if not argv and not kind.program:
-            problem = "names no program; write it last, as `formation run -- uname -a`"
+            problem = "no program is named; write it last, as in `formation run -- uname -a`"
             raise InvalidInput("run", problem)
         of_script: TaskOptions | None = None
         place = script_of(argv, sent) if kind.driver == ProcessSpec.driver else None

@@ -107,7 +107,10 @@ class WorkerOptions:
         "--label", "KEY=VALUE", "A label that tasks can ask for. Repeatable."
     )
     price: str = option(
-        "--price", "PRICE", "For a core-hour, such as 0.05, in the network's currency.", default="0"
+        "--price",
+        "PRICE",
+        "The price of a core-hour in the network's currency, such as 0.05.",
+        default="0",
     )
     shares: list[str] | None = option(
         "--share",
@@ -121,14 +124,14 @@ class WorkerOptions:
     indexes: list[str] | None = option(
         "--index-url",
         "URL",
-        "Where the packages of tasks come from, as pip's configuration says by default; further "
-        "ones are those that tasks may name. Repeatable.",
+        "The package index for tasks; by default that of pip's configuration. Further ones are "
+        "indexes that tasks may name. Repeatable.",
     )
     no_index: bool = switch("--no-index", "Use no package index: tasks bring their wheels along.")
     env_disk: str = option(
         "--env-disk",
         "SIZE",
-        "How much the packages of tasks may take in all.",
+        "The disk space for the packages of all tasks.",
         default=format_bytes(DEFAULT_DISK_BYTES),
     )
     env_sources: bool = switch(
@@ -142,18 +145,18 @@ class WorkerOptions:
     cache: str | None = option(
         "--cache",
         "SIZE",
-        "Keep at most so much data of tasks on the disk; by default a tenth of what is free, and "
+        "The most data of tasks to keep on the disk; by default a tenth of the free space, and "
         "10GiB at most.",
     )
     binds: list[str] | None = option(
         "--bind",
         "PATH[:rw]",
-        "Show this folder to tasks, read-only unless :rw is said. Repeatable.",
+        "Show this folder to tasks; read-only without :rw. Repeatable.",
     )
     grace: str = option(
         "--grace",
         "TIME",
-        "On Ctrl-C, tasks get so long to save what they have, and go on elsewhere.",
+        "How long tasks have after Ctrl-C to save their state and go on elsewhere.",
         default="30s",
     )
 

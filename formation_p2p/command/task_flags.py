@@ -126,8 +126,8 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "attempts": Flag(
         "attempts",
         COUNT,
-        "Try a command that fails so many times in all, elsewhere if possible. One that is lost "
-        "with its worker is tried again in any case.",
+        "How often a command that fails is tried in all, elsewhere if possible. A command that "
+        "is lost with its worker is tried again in any case.",
         "N",
         default=3,
     ),
@@ -137,7 +137,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "deadline_s": Flag(
         "deadline",
         DURATION,
-        "Give up what has not ended this long after the submission: seconds, or 5m, 2h.",
+        "Give up tasks that have not ended this long after the submission: seconds, or 5m, 2h.",
         "TIME",
     ),
     "env": Flag(
@@ -156,7 +156,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "quorum": Flag(
         "quorum",
         QUORUM,
-        "How many workers are to agree on each result: '2 of 3', or '2 of 5 check=0.02', with "
+        "The number of workers that agree on each result: '2 of 3', or '2 of 5 check=0.02', with "
         "same=numbers(1e-6), alike=arch, apart=org or at_once=yes.",
         "QUORUM",
     ),
@@ -169,7 +169,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "copies": Flag(
         "copies",
         COUNT,
-        "How many workers are to hold the outputs of each task, so that one may be lost.",
+        "The number of workers that hold the outputs of each task, so that one may be lost.",
         "N",
         default=1,
     ),
@@ -198,7 +198,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "hints": Flag(
         "hint",
         TEXTS,
-        "Where it should run: prefer=PEER, avoid=PEER, region=NAME, label.KEY=VALUE, near=CID, "
+        "Where tasks should run: prefer=PEER, avoid=PEER, region=NAME, label.KEY=VALUE, near=CID, "
         "with=TASK, away=TASK or rtt=50ms; 'require region=eu' for a condition. Can be given "
         "again.",
         "HINT",
@@ -207,7 +207,8 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "scope": Flag(
         "scope",
         TEXT,
-        "How far from home it may go: cell, org, federation or commons. local, which is the node "
+        "How far from home tasks may go: cell, org, federation or commons. local, which is the "
+        "node "
         "itself, is for programs whose node works too; a command's does not.",
         "SCOPE",
         default="commons",

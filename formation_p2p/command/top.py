@@ -82,7 +82,7 @@ def top(
 
 
 def logs(
-    job: str = flags.argument("JOB", "Of this job alone: its id, or how it begins.", default=""),
+    job: str = flags.argument("JOB", "Only this job: its id, or the start of it.", default=""),
     follow: bool = switch("-f --follow", "Continue until Ctrl-C."),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
@@ -215,7 +215,9 @@ Examples:
 
 def story(
     task: str = flags.argument(
-        "TASK", "Its id: the job's, or how that begins, /NUMBER.", default=...
+        "TASK",
+        "The id of the task: that of its job, or the start of that, then /NUMBER.",
+        default=...,
     ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,

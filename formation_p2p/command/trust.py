@@ -45,7 +45,7 @@ class _Known:
 def trust(
     peer: str | None = flags.argument(
         "PEER",
-        "Show all that makes up the score of this one: a peer id, the end of one, or a name.",
+        "Show what the score of this peer is made of: a peer id, the end of one, or a name.",
     ),
     wrong: bool = switch("--wrong", "Report a false result of PEER."),
     forget: bool = switch("--forget", "Reset PEER to a stranger."),

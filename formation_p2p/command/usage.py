@@ -45,7 +45,7 @@ _GRANT_DIGITS: Final = 8
 
 
 def usage(
-    month: str | None = option("--month", "YYYY-MM", "Of this month; the current one by default."),
+    month: str | None = option("--month", "YYYY-MM", "The month; the current one by default."),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:

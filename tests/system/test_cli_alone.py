@@ -92,7 +92,7 @@ def test_without_a_network_every_command_says_what_to_do(
     [
         (
             ["run"],
-            "formation: run: names no program; write it last, as `formation run -- uname -a`",
+            "formation: run: no program is named; write it last, as in `formation run -- uname -a`",
         ),
         (["run", "--wasm", "none.wasm"], "none.wasm: No such file"),
         (["run", "--image", "-v", "--", "true"], "image: is not a name of an image"),

@@ -44,23 +44,23 @@ def gateway(
         "Serve here. On loopback anyone of this machine may use it, elsewhere who has a token.",
         shown=LISTEN,
     ),
-    region: str = option("--region", "NAME", "Where this gateway is, such as us.", default=""),
+    region: str = option("--region", "NAME", "The region of this gateway, such as us.", default=""),
     near: list[str] = option(
         "--near",
         "REGION=URL",
-        "Send people of that region to the page there: those whose proxy says so by the header "
-        "Formation-Region, or who ask for /?region=REGION; others go to the nearest. Can be given "
+        "Another gateway, for people of that region: their proxy sets the header "
+        "Formation-Region, or they ask for /?region=REGION. Others go to the nearest. Can be given "
         "several times.",
         default=[],
     ),
     new_token: str | None = option(
         "--new-token",
         "DURATION",
-        "Print a token that allows what this node may, for so long, such as 30d, and end.",
+        "Print a token with this node's rights, valid for DURATION, such as 30d, and end.",
     ),
     token_name: str = option("--token-name", "NAME", "What the token is for.", default=""),
     looks: bool = switch(
-        "--looks-only", "The token may look and register workers, and use nothing."
+        "--looks-only", "The token may read and register workers, and do nothing else."
     ),
     *,
     options: GatewayOptions,

@@ -43,9 +43,9 @@ NAME: Final = argument("NAME", "The service.", default=...)
 
 def logs(
     name: str = NAME,
-    tail: int = option("--tail", "N", "So many lines of each replica.", default=50),
-    follow: bool = switch("-f --follow", "Go on with what is printed, until Ctrl-C."),
-    since: str | None = option("--since", "TIME", "What was printed since then, such as 1h."),
+    tail: int = option("--tail", "N", "The number of lines of each replica.", default=50),
+    follow: bool = switch("-f --follow", "Continue with new output until Ctrl-C."),
+    since: str | None = option("--since", "TIME", "Only the output of the last TIME, such as 1h."),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
     as_json: bool = flags.JSON,
@@ -53,7 +53,7 @@ def logs(
     """Print what the replicas of a service have printed, wherever they run, and when they were
     started and why they ended.
 
-    For members who may publish services. Each worker keeps the last 2 MiB of each service.
+    Members who may publish services can read it. Each worker keeps the last 2 MiB of each service.
     """
     check_service_name("service", name)
     place = flags.folder_of(home, join)
@@ -74,15 +74,17 @@ def execute(
     name: str = NAME,
     argv: list[str] = argument("-- PROGRAM...", "The program, and its arguments.", default=...),
     on: str | None = option(
-        "--on", "WORKER", "Where that worker runs it: its id or name; by default here, or anywhere."
+        "--on",
+        "WORKER",
+        "Use the replica of this worker (its id or name); by default one here, else any.",
     ),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
 ) -> None:
     """Run a program beside a replica: in its sandbox, with its files and within its limits.
 
-    For who owns the machine, from there; and for the publisher of the service, where the worker was
-    started with --allow-exec. Input and output pass as they come, without a terminal.
+    The owner of a machine may use it from there. The publisher of the service may use it where the
+    worker was started with --allow-exec. Input and output pass as they come, without a terminal.
     """
     check_service_name("service", name)
     place = flags.folder_of(home, join)

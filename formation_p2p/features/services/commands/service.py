@@ -64,7 +64,7 @@ def apply(
     pin_to: str | None = option(
         "--pin-to",
         "PEER",
-        "Where pinned services are whose table names no home: a peer's id or name; by default the "
+        "The home of pinned services whose table names none: a peer's id or name; by default the "
         "worker of this machine.",
     ),
     home: Path | None = flags.HOME,
@@ -137,7 +137,7 @@ def remove(
 def rollback(
     name: str = NAME,
     version: int | None = option(
-        "--version", "N", "That of this version; of the one before the newest by default."
+        "--version", "N", "The version to publish; by default the one before the newest."
     ),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -191,14 +191,14 @@ def drain(
 @app.command()
 def scale(
     name: str = NAME,
-    number: int = argument("N", "So many replicas.", default=...),
+    number: int = argument("N", "The number of replicas.", default=...),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
     as_json: bool = flags.JSON,
 ) -> None:
-    """Have so many replicas of a service run, and more by load only up to what its spec allows.
+    """Set the number of replicas of a service. Load adds more, up to `max` of its spec.
 
-    Replicas that run go on: only those that are missing are started, or those too many ended.
+    Replicas that run continue: missing ones are started, and surplus ones are ended.
     """
     place = flags.folder_of(home, join)
 

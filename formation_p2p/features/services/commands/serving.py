@@ -110,10 +110,12 @@ back: services move elsewhere first.
 
 def contribute(
     invite: str | None = argument(
-        "INVITE|FILE|URL|-", "What you were sent; not needed a second time.", default=None
+        "INVITE|FILE|URL|-",
+        "The invite that you were sent; only needed the first time.",
+        default=None,
     ),
     serve: str = option(
-        "--serve", "TYPE", "As what: auto, gpu, cpu, storage or edge.", default="auto"
+        "--serve", "TYPE", "The type of worker: auto, gpu, cpu, storage or edge.", default="auto"
     ),
     cpu: str | None = flags.CPU,
     memory: str | None = flags.MEMORY,
