@@ -229,7 +229,8 @@ def run_batch(calls: Iterable[Call], first: First | None = None) -> list[Any]:
     else:
         # Not processes: the task is limited to its share of the machine, and they import anew.
         kind = "threading" if len(sched_getaffinity(0)) > 1 else "sequential"
-        inner = parallel_config(kind)
+        # What it starts is one level below it: what that starts in turn runs one after the other.
+        inner = parallel_config(parallel.BACKENDS[kind](nesting_level=1))
         # For a call that names this backend, where this package is not imported.
         parallel.BACKENDS.setdefault(NAME, parallel.BACKENDS[kind])
     if first is not None:

@@ -174,6 +174,16 @@ def test_what_a_call_starts_in_turn_stays_in_its_process(bob: SyncNode) -> None:
             assert total == 14
 
 
+def level() -> int:
+    with parallel_config("threading") as config:
+        found: int = config["backend"].nesting_level
+    return found
+
+
+def test_what_a_call_starts_in_turn_is_one_level_below_it(bob: SyncNode) -> None:
+    assert Parallel(backend="formation", node=bob, **SMALL)([delayed(level)()]) == [1]
+
+
 def test_the_node_is_named_by_parallel_itself(bob: SyncNode) -> None:
     parallel = Parallel(backend="formation", node=bob, **SMALL)
     assert os.getpid() not in parallel(delayed(os.getpid)() for _ in range(2))
