@@ -56,6 +56,10 @@ _OFFLINE: Final = (
 # curl(1), which may be told to be silent: it could not resolve the host, or connect to it.
 _OFFLINE_CODES: Final = (6, 7)
 _NEEDS_NETWORK: Final = "; the task had no network; ask for one by --needs network=1"
+_NOT_THERE: Final = (
+    "; the worker lacks it, or the interpreter of its first line: send it along, or run it in an "
+    "image that has it"
+)
 # How they say that a file is larger than the task's disk (signal(7), errno(3)).
 _TOO_LARGE: Final = ("File size limit exceeded", "File too large")
 # What the kernel runs (execve(2)).
@@ -237,6 +241,8 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
                 hint = "; write python3, or bring an environment (env=, or --env of a command)"
             elif ending.problem.partition(": ")[0].endswith(".py"):
                 hint = "; `formation run` sends a script that is a file here: is its name right?"
+            elif ending.problem.endswith(os.strerror(errno.ENOENT)):
+                hint = _NOT_THERE
             return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}{hint}")
         case "silent":
             message = "its worker stood still for longer than its lease lives, and ended it"

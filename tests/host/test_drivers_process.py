@@ -342,7 +342,8 @@ def test_a_signal_is_named(tmp_path: Path, name: str, number: int) -> None:
 
 def test_a_program_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> None:
     outcome = failed(run(tmp_path, "no-such-program"), FailureKind.DRIVER)
-    assert outcome.message == "could not start: no-such-program: No such file or directory"
+    assert outcome.message.startswith("could not start: no-such-program: No such file or directory")
+    assert "; the worker lacks it" in outcome.message
     outcome = failed(
         run(tmp_path, "./data", files_in={"data": b"\x7fELF no program"}), FailureKind.DRIVER
     )

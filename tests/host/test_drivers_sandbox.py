@@ -625,7 +625,7 @@ def test_tasks_of_a_lease_have_a_sandbox_in_common_and_each_its_own_input(home: 
         assert await lease.says("ls; cat; echo $MINE") == ""
         outcome = await lease.outcome(ProcessSpec(("no-such-program",)))
         assert isinstance(outcome, Failed)
-        assert outcome.message == "could not start: no-such-program: No such file or directory"
+        assert "could not start: no-such-program: No such file or directory; " in outcome.message
         burn = "x = b'x' * 2**26\nimport time\nwhile time.process_time() < 0.3: pass"
         await lease.outcome(ProcessSpec((*PYTHON, burn)))
         assert (lease.report.usage.cpu_ms or 0) >= 300
