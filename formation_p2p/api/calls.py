@@ -68,6 +68,10 @@ LINGER_S: Final = 1.5
 _ANY_PYTHON: Final = (
     '; or write python="any" for a function of a module that goes along, or that workers have'
 )
+_NO_FILES: Final = (
+    "the call ran on a worker, which has no files of this machine: pass what is in the file, or "
+    "have the worker show its own folder by --bind"
+)
 _RAISED: Final = (FailureKind.EXCEPTION, FailureKind.MODULE)
 
 
@@ -221,6 +225,8 @@ def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
         if isinstance(raised, ImportError):
             said = missed_in(str(raised), result.left_out) or naming_package(str(raised))
             raised.msg, raised.args = said, (said,)
+        if isinstance(raised, FileNotFoundError):
+            raised.add_note(_NO_FILES)
         raised.__cause__ = RemoteTraceback(
             with_lines(last.why), result.task_id, str(last.worker), attempts
         )

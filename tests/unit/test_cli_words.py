@@ -52,6 +52,7 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving, TooClose
 from formation_p2p.core.units import GIB
+from formation_p2p.drivers import python_error, result_pickler
 from formation_p2p.jobs.core.job_events import (
     Answer,
     Attempt,
@@ -259,6 +260,15 @@ def test_a_version_that_workers_lack_is_for_the_worker_and_any_for_calls_alone()
     assert "has cpython-3.11; start a worker there with --python;" in of_a_script
     with pytest.raises(Unplaceable, match=r'start a worker.*--python; or write python="any" for'):
         value_of(result)
+
+
+def test_a_file_that_a_call_does_not_find_is_said_to_be_missing_on_its_worker() -> None:
+    told = failed("exception: it is not there", FailureKind.EXCEPTION)
+    with pytest.raises(FileNotFoundError) as raised:
+        value_of(
+            replace(told, result=python_error.dumps(FileNotFoundError(2, "No"), result_pickler))
+        )
+    assert "has no files of this machine" in raised.value.__notes__[0]
 
 
 def test_the_worst_that_a_job_holds_decides_its_exit_code() -> None:
