@@ -4,7 +4,9 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -37,11 +39,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
 
+class Coverage:
+    """What it has installed in this process once all is imported: tests, and what they set up, are
+    run under that. Pytest and its plugins take longer under it, and are not what is measured."""
+
+    tracer: Any = None
+
+
 def pytest_collection_finish() -> None:
     """All that was imported and collected stays: the garbage collector need not look through it
     each time."""
+    Coverage.tracer = sys.gettrace()
+    sys.settrace(None)
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def traced(is_measured: bool = True) -> Iterator[None]:
+    """A part of a test, under its limit of time."""
+    sys.settrace(Coverage.tracer if is_measured else None)
+    try:
+        with evidence.limited():
+            yield
+    finally:
+        sys.settrace(None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -49,16 +71,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Without coverage where a test is `at_length`, or drawn by hypothesis: which branches that
     reaches changes from run to run. The mark `no_cover` of pytest-cov stops one collector, and
     lets xdist's workers go on with another. The log is as it was after each."""
-    tracer = sys.gettrace()
     root, own = logging.getLogger(), logging.getLogger("formation_p2p")
     handlers, levels = list(root.handlers), (root.level, own.level)
-    if any(item.get_closest_marker(mark) for mark in ("at_length", "hypothesis")):
-        sys.settrace(None)
     try:
-        with evidence.limited():
+        with traced(not any(map(item.get_closest_marker, ("at_length", "hypothesis")))):
             return (yield)
     finally:
-        sys.settrace(tracer)
         # Commands that a test runs in its own process set up the process's log.
         root.handlers[:] = handlers
         root.setLevel(levels[0])
@@ -68,13 +86,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None, object, object]:
     evidence.told()
-    with evidence.limited():
+    with traced():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    with evidence.limited():
+    with traced():
         return (yield)
 
 

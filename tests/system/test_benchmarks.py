@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 from formation_p2p.machine.pythons import own_name
 from tests.support.programs import DEADLINE_S, python, running
@@ -25,8 +24,8 @@ def test_the_dht_benchmark_measures_every_operation_of_ours() -> None:
 def test_calls_on_workers_of_several_pythons_neither_crash_nor_end_wrong() -> None:
     others = [name.removeprefix("cpython-") for name in other_pythons()][:1]
     flags = (flag for version in others for flag in ("--python", version))
-    argv = (sys.executable, "-m", "benchmarks.mixed", "--json", "--calls", "30", *flags)
-    with running(*argv) as ran:  # four nodes that start and end
+    argv = ("-m", "benchmarks.mixed", "--json", "--calls", "30", *flags)
+    with running(*argv, forked=True) as ran:  # four nodes that start and end
         assert ran.ended(3 * DEADLINE_S) == 0, ran.output
     result = json.loads(ran.lines[-1])
     assert (result["crashes"], result["wrong"], result["missing"]) == (0, 0, 0)
@@ -35,8 +34,8 @@ def test_calls_on_workers_of_several_pythons_neither_crash_nor_end_wrong() -> No
 
 
 def test_the_data_benchmark_makes_thumbnails_by_processes_and_by_calls() -> None:
-    argv = (sys.executable, "-m", "benchmarks.data", "--json", "--quick", "--only", "thumbs")
-    with running(*argv, "--sides", "formation,xargs") as ran:
+    argv = ("-m", "benchmarks.data", "--json", "--quick", "--only", "thumbs")
+    with running(*argv, "--sides", "formation,xargs", forked=True) as ran:
         assert ran.ended(2 * DEADLINE_S) == 0, ran.output
     result = json.loads(ran.lines[-1])
     assert result["failed"] == {}
@@ -45,13 +44,9 @@ def test_the_data_benchmark_makes_thumbnails_by_processes_and_by_calls() -> None
 
 
 def test_the_placement_benchmark_asks_changes_and_places() -> None:
-    ran = python(
-        "-m",
-        "benchmarks.placement",
-        "--json",
-        *("--workers", "300", "--placed-on", "60", "--tasks", "600", "--seed", "7"),
-    )
-    assert ran.process.returncode == 0, ran.output
+    small = ("--workers", "300", "--placed-on", "60", "--tasks", "600", "--seed", "7")
+    with running("-m", "benchmarks.placement", "--json", *small, forked=True) as ran:
+        assert ran.ended() == 0, ran.output
     result = json.loads(ran.lines[-1])
     figures = ("topk_1m_p50_ms", "memory_pass_ms", "update_us", "placements_per_s")
     assert all(result[figure] > 0 for figure in figures)
@@ -62,8 +57,8 @@ def test_the_placement_benchmark_asks_changes_and_places() -> None:
 
 
 def test_no_request_that_does_no_harm_fails_where_a_replica_is_killed() -> None:
-    argv = (sys.executable, "-m", "benchmarks.services", "--json", "--quick", "--only", "killed")
-    with running(*argv) as ran:
+    argv = ("-m", "benchmarks.services", "--json", "--quick", "--only", "killed")
+    with running(*argv, forked=True) as ran:
         assert ran.ended(2 * DEADLINE_S) == 0, ran.output
     found = json.loads(ran.lines[-1])["killed"]
     for what in ("program", "node"):

@@ -185,7 +185,7 @@ def test_who_comes_second_has_its_turn() -> None:
 
 
 def test_two_of_three_owners_ban_the_third() -> None:
-    with running(sys.executable, "-m", "examples.charter") as banned:
+    with running("-m", "examples.charter", forked=True) as banned:
         assert banned.ended(within_s=EXAMPLE_S) == 0, banned.output
     assert besides_warning(banned.output).splitlines() == [
         "cleo's task ends with exit code 0",
@@ -196,7 +196,7 @@ def test_two_of_three_owners_ban_the_third() -> None:
 
 
 def test_steps_go_on_where_their_worker_is_killed() -> None:
-    with running(sys.executable, example("steps.py")) as steps:
+    with running("-m", "examples.steps", forked=True) as steps:
         assert steps.ended(within_s=EXAMPLE_S) == 0, steps.output
     found = re.search(r"pi is about 3.1416 after 30 steps in (\d+) processes", steps.output)
     assert found is not None, steps.output
