@@ -102,15 +102,19 @@ def fetch(url: str) -> str:
         return str(response.read().decode())
 
 
+def submit(name: str, home: Path, results: Path) -> None:
+    """As the first line of a job file says, but for where the results go."""
+    command = (EXAMPLES / name).read_text().splitlines()[0]
+    arguments = command.removeprefix("# formation ").replace("results", str(results)).split()
+    with running(*arguments, forked=True, FORMATION_HOME=str(home)) as submitted:
+        assert submitted.ended() == 0, submitted.output
+
+
 def test_the_job_file_is_submitted_and_its_archive_comes_back(
     paste: str, home: Path, tmp_path: Path
 ) -> None:
     results = tmp_path / "results"
-    # As its first line says, but for where the results go.
-    command = (EXAMPLES / "job.toml").read_text().splitlines()[0]
-    arguments = command.removeprefix("# formation ").replace("results", str(results)).split()
-    submitted = python("-m", "formation_p2p", *arguments, FORMATION_HOME=str(home))
-    assert submitted.process.returncode == 0, submitted.output
+    submit("job.toml", home, results)
     names = tomllib.loads((EXAMPLES / "job.toml").read_text())["task"][0]["each"]
     for name in names:
         words = len((EXAMPLES / name).read_bytes().split())
@@ -123,10 +127,7 @@ def test_files_go_from_the_first_stage_to_the_second_and_the_total_comes_back(
     paste: str, home: Path, tmp_path: Path
 ) -> None:
     results = tmp_path / "results"
-    command = (EXAMPLES / "stages.toml").read_text().splitlines()[0]
-    arguments = command.removeprefix("# formation ").replace("results", str(results)).split()
-    submitted = python("-m", "formation_p2p", *arguments, FORMATION_HOME=str(home))
-    assert submitted.process.returncode == 0, submitted.output
+    submit("stages.toml", home, results)
     names = tomllib.loads((EXAMPLES / "stages.toml").read_text())["task"][0]["each"]
     words = sum(len((EXAMPLES / name).read_bytes().split()) for name in names)
     assert int((results / "total" / "total.txt").read_text()) == words
