@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -17,10 +16,9 @@ from formation_p2p.drivers.heartbeat import BEAT_S, SILENCE_S
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
 from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from simulations.realchaos import scratch_folders
-from tests.support.loopback import LISTEN
 from tests.support.network import gate_at
-from tests.support.programs import Program, running
 from tests.support.waiting import HANGS_S, until
+from tests.support.worker_processes import working
 
 STORY_S = 2 * HANGS_S
 
@@ -33,25 +31,6 @@ echo $! >> {log}.child
 wait
 echo late
 """
-
-
-WORKER = """
-import asyncio, sys
-from formation_p2p import Limits, Node
-
-async def main(join, home, listen):
-    async with Node.join(join, home=home, listen=(listen,)) as node:
-        limits = Limits(cpu_milli=1000, memory_bytes=256 << 20)
-        await node.worker(drivers=("process",), sandbox="off", limits=limits)
-        print("worker", node.peer_id, flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-def worker(join: str, home: Path) -> tuple[str, ...]:
-    return (sys.executable, "-c", WORKER, join, str(home), *LISTEN)
 
 
 def alive(pid: int) -> bool:
@@ -99,12 +78,8 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
     script = TASK.format(log=log, sleep_s=LEASE_DEFAULTS.lease_s + 3)
     async with asyncio.timeout(STORY_S), AsyncExitStack() as held:
         invite = await held.enter_async_context(gate_at(tmp_path))
-        workers: dict[str, tuple[Program, Path]] = {}
-        for name in ("alice", "carol"):
-            home = tmp_path / name
-            program = held.enter_context(running(*worker(invite(), home)))
-            peer_id = await asyncio.to_thread(program.line_with, "worker ")
-            workers[peer_id.split()[-1]] = (program, home)
+        names, power = ("alice", "carol"), held.enter_context(ExitStack())
+        workers = await working(tmp_path, invite, names, power, ("--sandbox", "off"))
         bob = await held.enter_async_context(Node.join(invite(), home=tmp_path / "bob", listen=()))
 
         async def both_known() -> bool:
@@ -116,8 +91,8 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
         watching = asyncio.create_task(watched(job, events))
         pids = [await a_pid(log), await a_pid(tmp_path / "log.child")]
         (placed,) = [x for x in events if isinstance(x, TaskPlaced)]
-        program, home = workers[placed.worker]
-        node = psutil.Process(program.process.pid)
+        home = tmp_path / dict(zip(workers, names, strict=True))[placed.worker]
+        node = psutil.Process(workers[placed.worker].pid)
         family = node.children(recursive=True)
         assert {each.pid for each in family} >= set(pids)
         asleep = [node] if stopped == "the node" else [node, *family]
