@@ -17,15 +17,14 @@ from urllib.parse import unquote
 import h11
 
 from formation_p2p.core.units import KIB
+from formation_p2p.features.gateway import plain
+from formation_p2p.features.gateway.plain import MAX_HEAD_BYTES, Headers
 
-# A head with the cookies of a large site has 8 KiB; a token of ours 2.
-MAX_HEAD_BYTES: Final = 16 * KIB
 # At a time; and what is read ahead of a client that sends its next request too early.
 READ_BYTES: Final = 64 * KIB
 # A client that has lost its network is noticed after 30 s and 3 probes.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
-Headers = list[tuple[bytes, bytes]]
 # RFC 9112, section 3.2.2. Its host counts, and not that of the header.
 _ABSOLUTE: Final = re.compile(r"https?://([^/?#@]+)(.*)", re.IGNORECASE | re.DOTALL)
 # What h11 quotes of a message.
@@ -130,6 +129,8 @@ class Client:
         self._working: asyncio.Task[Any] | None = None
         self._http = _server()
         self._asks_for_head = False
+        self._plain = b""
+        """The request where it is plain, and h11 does not know of it."""
         self.trailers: Sequence[tuple[bytes, bytes]] = ()  # of the request, once it was read
         self.address = str((writer.get_extra_info("peername") or ("?",))[0])
         _keep_alive(writer.get_extra_info("socket"))
@@ -140,6 +141,9 @@ class Client:
         """The next request's; None where there is none more. Answers what is no request itself."""
         try:
             first = await self._event(self._patience.idle_s, self._patience.head_s)
+            if isinstance(first, Head):
+                self.has_begun = self._asks_for_head = False
+                return first
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint
             await self.answer(status, {"error": "bad request", "message": in_words(error)})
@@ -168,8 +172,8 @@ class Client:
         return Head(method, target, path, query, headers, version)
 
     async def _event(self, idle_s: float, whole_s: float) -> Any:
-        """The clock of the whole head starts with its first byte. Empty lines before it are passed
-        over (RFC 9112, section 2.2)."""
+        """Of h11, or the head of a request that is plain. The clock of the whole head starts with
+        its first byte. Empty lines before it are passed over (RFC 9112, section 2.2)."""
         loop = asyncio.get_running_loop()
         ahead = bytes(self._http.trailing_data[0])
         if ahead[:1] in (b"\r", b"\n"):
@@ -190,8 +194,24 @@ class Client:
                 if not (data := data.lstrip(b"\r\n")):
                     continue
                 began, ends = True, loop.time() + whole_s
+                if (found := plain.request_of(data)) is not None:
+                    self._plain = data
+                    return _plain_head(*found)
             self._http.receive_data(data)
         return event
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the request is, and its answer may be."""
+        return bool(self._plain) and not self.is_last
+
+    def _tell_h11(self) -> None:
+        """Of the request, where its answer is not plain."""
+        if self._plain:
+            self._http.receive_data(self._plain)
+            self._plain = b""
+            self._http.next_event()
+            self._http.next_event()  # that there is no body
 
     async def _read(self) -> bytes:
         try:
@@ -263,7 +283,16 @@ class Client:
         finally:
             self._working = None
 
+    async def answer_plainly(
+        self, status: int, reason: bytes, headers: Headers, body: bytes
+    ) -> None:
+        """A whole answer, to a request that is plain. Its length is among the headers."""
+        assert self._plain, "the request is plain"
+        self.has_begun = True
+        await self._write(plain.written(b"HTTP/1.1 %d %b" % (status, reason), headers, body))
+
     async def begin(self, status: int, headers: Headers, reason: bytes = b"") -> None:
+        self._tell_h11()
         self.has_begun = status == 101 or status >= 200
         if not reason:
             reason = _phrase(status)
@@ -311,6 +340,7 @@ class Client:
     ) -> None:
         """A whole response in JSON; then the connection goes on, unless there is a body that was
         not read."""
+        self._tell_h11()
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             raise ClientLeft
         data = json.dumps(body).encode()
@@ -328,10 +358,17 @@ class Client:
     @property
     def is_idle(self) -> bool:
         """Between two requests, or before the first."""
-        return self._http.our_state is h11.IDLE and self._http.their_state is h11.IDLE
+        return (
+            not self._plain
+            and self._http.our_state is h11.IDLE
+            and self._http.their_state is h11.IDLE
+        )
 
     def next(self) -> bool:
         """Whether the connection takes one more request."""
+        if self._plain:
+            self._plain = b""
+            return self.has_begun
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
@@ -370,6 +407,12 @@ async def drained(writer: asyncio.StreamWriter, stall_s: float | None) -> None:
 def in_words(error: h11.ProtocolError) -> str:
     """Without what it quotes of the message, which may be a secret."""
     return _QUOTED.sub("", str(error))
+
+
+def _plain_head(target: bytes, headers: Headers) -> Head:
+    text = target.decode("ascii")
+    path, _, query = text.partition("?")
+    return Head("GET", text, path, query, tuple(headers), b"1.1")
 
 
 def _server() -> Any:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from formation_p2p.features.gateway.access import COOKIE, HEADER, bearer_token, shown_token
-from formation_p2p.features.gateway.client import Head, Headers
+from formation_p2p.features.gateway.client import Head
+from formation_p2p.features.gateway.plain import Headers
 from formation_p2p.features.gateway.sources import Upstream
 from formation_p2p.features.gateway.sticky import COOKIE as STICKY
 
@@ -124,14 +125,14 @@ def request_headers(head: Head, to: Destination, address: str, host: str) -> Hea
 
 
 def response_headers(
-    response: Any, head: Head, to: Destination, there: Upstream, sticky: str = ""
+    said: Headers, head: Head, to: Destination, there: Upstream, sticky: str = ""
 ) -> Headers:
-    """Of every answer, a switch of protocols too. `sticky` is what brings the client back to this
-    replica, nothing where it has that."""
-    dropped = _listed(dict(response.headers).get(b"connection", b"").decode("latin-1"))
+    """Of every answer that `said` these, a switch of protocols too. `sticky` is what brings the
+    client back to this replica, nothing where it has that."""
+    dropped = _listed(dict(said).get(b"connection", b"").decode("latin-1"))
     is_chunked = False
     headers: Headers = []
-    for name, value in response.headers:
+    for name, value in said:
         is_chunked |= name == b"transfer-encoding"
         is_allowed = name in _ALLOWED or name.startswith(_ALLOWED_PREFIXES)
         # A browser gives a password to all of an origin that ask for it alike.

@@ -12,6 +12,7 @@ from typing import Any, Final
 import h11
 
 from formation_p2p.core.errors import FormationError
+from formation_p2p.features.gateway import plain
 from formation_p2p.features.gateway.client import READ_BYTES, Client, ClientLeft, Head, drained
 from formation_p2p.features.gateway.forwarding import (
     Destination,
@@ -20,6 +21,7 @@ from formation_p2p.features.gateway.forwarding import (
     sent_host,
     trailers_of,
 )
+from formation_p2p.features.gateway.plain import Headers
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstreams
 from formation_p2p.features.gateway.sticky import COOKIE, Sticky
 from formation_p2p.features.gateway.streams import Broken, Stream, cancelled
@@ -77,7 +79,7 @@ class Proxy:
                 return await exchange.broken(str(error)), stream.to.replica
             finally:
                 if is_whole:
-                    stream.http.start_next_cycle()
+                    stream.end_cycle()
                     self.kept.give_back(service, exchange.on_behalf, stream)
                 else:
                     stream.close()
@@ -152,13 +154,11 @@ class _Exchange:
         query = f"?{self._head.query}" if self._head.query else ""
         host = sent_host(self._head, self._to, stream.to.authority)
         headers = request_headers(self._head, self._to, self._client.address, host)
-        await stream.send(
-            h11.Request(
-                method=self._head.method,
-                target=(stream.to.prefix + (self._to.path or "/") + query).encode("latin-1"),
-                headers=headers,
-            )
-        )
+        target = (stream.to.prefix + (self._to.path or "/") + query).encode("latin-1")
+        if self._client.is_plain and not stream.to.authority:
+            return await self._plainly(stream, target, headers)
+        request = h11.Request(method=self._head.method, target=target, headers=headers)
+        await stream.send(request)
         if not self._has_body:
             await stream.send(h11.EndOfMessage())
             return await self._answer(stream)
@@ -172,6 +172,27 @@ class _Exchange:
             return await answering
         finally:
             await cancelled(uploading, answering)
+
+    async def _plainly(self, stream: Stream, target: bytes, headers: Headers) -> int:
+        """A plain request. Its answer, too, unless that is not plain."""
+        came = await stream.send_plainly(plain.written(b"GET %b HTTP/1.1" % target, headers))
+        answer = plain.answer_of(came)
+        if answer is None or not self._client.is_plain:
+            stream.tell_h11(h11.Request(method=b"GET", target=target, headers=headers), came)
+            return await self._answer(stream)
+        told = self._told(stream, answer.status, answer.headers)
+        await self._client.answer_plainly(answer.status, answer.reason, told, answer.body)
+        self.is_reusable = True
+        return answer.status
+
+    def _told(self, stream: Stream, status: int, headers: Headers) -> Headers:
+        """What the client is told of a replica's answer, before its body."""
+        if status >= 500:
+            self._failed(self.service, stream.to.replica)
+        cookie = ""
+        if stream.to.replica and stream.to.replica != self.sticky:
+            cookie = self._cookies.cookie(self.service, stream.to.replica, time.time())
+        return response_headers(headers, self._head, self._to, stream.to, cookie)
 
     async def _upload(self, stream: Stream) -> None:
         while piece := await self._client.piece():
@@ -192,12 +213,7 @@ class _Exchange:
         if not isinstance(response, h11.Response):
             raise Broken("it sent no response")
         status = int(response.status_code)
-        if status >= 500:
-            self._failed(self.service, stream.to.replica)
-        cookie = ""
-        if stream.to.replica and stream.to.replica != self.sticky:
-            cookie = self._cookies.cookie(self.service, stream.to.replica, time.time())
-        headers = response_headers(response, self._head, self._to, stream.to, cookie)
+        headers = self._told(stream, status, list(response.headers))
         await client.begin(status, headers, bytes(response.reason))
         while True:
             event = stream.at_hand()
@@ -218,7 +234,7 @@ class _Exchange:
     async def _switch(self, stream: Stream, response: Any) -> None:
         """To WebSocket or whatever both sides agreed on: bytes from here on, each way until it
         ends."""
-        headers = response_headers(response, self._head, self._to, stream.to)
+        headers = response_headers(list(response.headers), self._head, self._to, stream.to)
         headers += [(k, v) for k, v in response.headers if k == b"upgrade"]
         headers.append((b"connection", b"upgrade"))
         await self._client.begin(101, headers, bytes(response.reason))

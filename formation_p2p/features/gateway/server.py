@@ -27,7 +27,6 @@ from formation_p2p.features.gateway.client import (
     Client,
     ClientLeft,
     Head,
-    Headers,
     Patience,
     client_of,
 )
@@ -35,6 +34,7 @@ from formation_p2p.features.gateway.forwarding import Destination, destination_o
 from formation_p2p.features.gateway.members import MembersOnly
 from formation_p2p.features.gateway.nearest import REFRESH_S, Nearest
 from formation_p2p.features.gateway.node_source import NodeMembers
+from formation_p2p.features.gateway.plain import Headers
 from formation_p2p.features.gateway.proxying import Proxy
 from formation_p2p.features.gateway.sources import Source
 from formation_p2p.features.gateway.sticky import Sticky

@@ -92,6 +92,29 @@ class Stream:
         except (OSError, FormationError) as error:
             raise _broken(error) from error
 
+    async def send_plainly(self, request: bytes) -> bytes:
+        """A request without h11, and what comes first of its answer. Raises Broken."""
+        try:
+            self.to.writer.write(request)
+            await self.to.writer.drain()
+            data = await self.to.reader.read(READ_BYTES)
+        except (OSError, FormationError) as error:
+            raise _broken(error) from error
+        if not data:
+            raise Broken(_HUNG_UP)
+        return data
+
+    def tell_h11(self, request: Any, came: bytes) -> None:
+        """Of a request without a body that was sent plainly, whose answer is not plain."""
+        self.http.send(request)
+        self.http.send(h11.EndOfMessage())
+        self.http.receive_data(came)
+
+    def end_cycle(self) -> None:
+        """The request was answered as a whole, and another one may follow."""
+        if self.http.our_state is h11.DONE:  # else h11 does not know of it
+            self.http.start_next_cycle()
+
     def at_hand(self) -> Any:
         """The next event, or NEED_DATA. Raises Broken."""
         try:
