@@ -152,3 +152,46 @@ async def test_a_stream_that_comes_as_its_client_leaves_is_not_lost() -> None:
         stream = await kept.stream(Wanted("llm-inference"), "client", opens)
         assert opened == [stream]
         stream.close()
+
+
+# On one stream: what is plain, and what h11 has to do with, in turn.
+ANSWERS = {
+    "/plain": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain",
+    "/pieces": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\npieces\r\n0\r\n\r\n",
+    "/cookie": b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 6\r\n\r\ncookie",
+    "/fault": b"HTTP/1.1 500 Oh\r\nContent-Length: 5\r\n\r\nfault",
+}
+
+
+async def test_plain_requests_and_others_follow_each_other_on_one_stream() -> None:
+    heard: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            method, path, _ = head.decode().split(" ", 2)
+            if method == "PUT":
+                await reader.readexactly(4)
+            heard.append(f"{method} {path}")
+            whole = ANSWERS[path]
+            writer.write(
+                whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else whole
+            )
+
+    source = MemorySource()
+    async with (
+        asyncio.timeout(HANGS_S),
+        GatewayServer(source, None, "127.0.0.1:0") as gateway,
+        program(serve) as port,
+        caller(gateway.address) as one,
+    ):
+        source.ports["llm-inference"] = {"A": port}
+        asked = []
+        for path in (*ANSWERS, *reversed(ANSWERS)):
+            for method in ("GET", "GET", "PUT", "GET", "HEAD", "GET"):
+                body = b"body" if method == "PUT" else None
+                reply = await one.ask(method, f"/service/llm-inference{path}", body)
+                assert reply.status == (500 if path == "/fault" else 200)
+                assert reply.body == (b"" if method == "HEAD" else path[1:].encode())
+                asked.append(f"{method} {path}")
+        assert heard == asked
+        assert source.failures == [("llm-inference", "A")] * 12

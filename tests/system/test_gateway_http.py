@@ -16,8 +16,9 @@ import pytest
 
 from formation_p2p import Home, InvalidInput, Right, Rights
 from formation_p2p.core.errors import Unreachable
-from formation_p2p.features.gateway.client import MAX_HEAD_BYTES, Patience
+from formation_p2p.features.gateway.client import Patience
 from formation_p2p.features.gateway.nearest import Nearest
+from formation_p2p.features.gateway.plain import MAX_HEAD_BYTES
 from formation_p2p.features.gateway.server import GatewayServer, parse_listen
 from formation_p2p.features.gateway.sources import ServicesView, Upstream
 from formation_p2p.features.gateway.token import grant_in, make_token
