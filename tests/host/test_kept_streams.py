@@ -195,3 +195,22 @@ async def test_plain_requests_and_others_follow_each_other_on_one_stream() -> No
                 asked.append(f"{method} {path}")
         assert heard == asked
         assert source.failures == [("llm-inference", "A")] * 12
+
+
+async def test_a_plain_request_that_is_the_last_of_its_connection_ends_it() -> None:
+    source = MemorySource()
+    async with (
+        asyncio.timeout(HANGS_S),
+        GatewayServer(source, None, "127.0.0.1:0") as gateway,
+        program(Careless(OWN, b"").serve) as port,
+    ):
+        source.ports["llm-inference"] = {"A": port}
+        reader, writer = await asyncio.open_connection(*gateway.address)
+        ask = (
+            b"GET /service/llm-inference/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(ask + b"Connection: close\r\n\r\n")
+        told, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert b"connection: close" in told
+        assert body == b"own"
+        writer.close()

@@ -11,6 +11,7 @@ from formation_p2p.features.gateway.plain import (
     MAX_HEAD_BYTES,
     Headers,
     answer_of,
+    closes,
     request_of,
     written,
 )
@@ -43,7 +44,6 @@ NO_PLAIN_REQUESTS = {
     "no host": b"GET / HTTP/1.1\r\nX: a\r\n\r\n",
     "two hosts": HEAD + b"HOST: b\r\n\r\n",
     "no header": b"GET / HTTP/1.1\r\n\r\n",
-    "its end is the connection's": HEAD + b"Connection: close\r\n\r\n",
     "a list of options": HEAD + b"Connection: keep-alive, x-secret\r\n\r\n",
     "an upgrade": HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n",
     "an offer to upgrade": HEAD + b"Upgrade: h2c\r\n\r\n",
@@ -109,7 +109,7 @@ def as_h11_reads(data: bytes) -> tuple[bytes, Headers]:
     assert http.trailing_data == (b"", False)
     http.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
     http.send(h11.EndOfMessage())
-    assert http.our_state is h11.DONE, "another request may follow"
+    assert http.our_state is (h11.MUST_CLOSE if closes(list(request.headers)) else h11.DONE)
     return request.target, list(request.headers)
 
 
@@ -180,6 +180,15 @@ def test_a_plain_answer_is_read_as_h11_reads_it(
     assert found.body == heard == body
     assert http.trailing_data == (b"", False)
     assert http.their_state is h11.DONE, "another answer may follow"
+
+
+@pytest.mark.parametrize("option", [b"close", b"Close", b"keep-alive", b"Keep-Alive"])
+def test_which_request_is_the_last_of_its_connection(option: bytes) -> None:
+    data = HEAD + b"Connection: " + option + b"\r\n\r\n"
+    found = request_of(data)
+    assert found == as_h11_reads(data)
+    assert found is not None
+    assert closes(found[1]) == (option.lower() == b"close")
 
 
 def test_what_is_written_is_plain() -> None:

@@ -131,6 +131,7 @@ class Client:
         self._asks_for_head = False
         self._plain = b""
         """The request where it is plain, and h11 does not know of it."""
+        self._closes = False  # after a request that is plain
         self.trailers: Sequence[tuple[bytes, bytes]] = ()  # of the request, once it was read
         self.address = str((writer.get_extra_info("peername") or ("?",))[0])
         _keep_alive(writer.get_extra_info("socket"))
@@ -195,7 +196,7 @@ class Client:
                     continue
                 began, ends = True, loop.time() + whole_s
                 if (found := plain.request_of(data)) is not None:
-                    self._plain = data
+                    self._plain, self._closes = data, plain.closes(found[1])
                     return _plain_head(*found)
             self._http.receive_data(data)
         return event
@@ -289,6 +290,8 @@ class Client:
         """A whole answer, to a request that is plain. Its length is among the headers."""
         assert self._plain, "the request is plain"
         self.has_begun = True
+        if self._closes:
+            headers = [*headers, (b"connection", plain.CLOSE)]
         await self._write(plain.written(b"HTTP/1.1 %d %b" % (status, reason), headers, body))
 
     async def begin(self, status: int, headers: Headers, reason: bytes = b"") -> None:
@@ -368,7 +371,7 @@ class Client:
         """Whether the connection takes one more request."""
         if self._plain:
             self._plain = b""
-            return self.has_begun
+            return self.has_begun and not self._closes
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True

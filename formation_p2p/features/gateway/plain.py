@@ -17,6 +17,7 @@ Headers = list[tuple[bytes, bytes]]
 
 # A head with the cookies of a large site has 8 KiB.
 MAX_HEAD_BYTES: Final = 16 * KIB
+CLOSE: Final = b"close"
 _NAME: Final = rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+"
 _VALUE: Final = rb"(?:[\x21-\x7e]+(?:[ \t]+[\x21-\x7e]+)*)?"
 _LINES: Final = rb"((?:" + _NAME + rb":[ \t]*" + _VALUE + rb"[ \t]*\r\n)+)\r\n"
@@ -49,7 +50,8 @@ def request_of(data: bytes) -> tuple[bytes, Headers] | None:
     hosts = 0
     for name, value in headers:
         hosts += name == b"host"
-        if name in _NO_PLAIN_REQUEST or (name == b"connection" and value.lower() != b"keep-alive"):
+        is_other = name == b"connection" and value.lower() not in (b"keep-alive", CLOSE)
+        if name in _NO_PLAIN_REQUEST or is_other:
             return None
     return (match[1], headers) if hosts == 1 else None
 
@@ -69,6 +71,11 @@ def answer_of(data: bytes) -> PlainAnswer | None:
     if _LENGTH.fullmatch(length) is None or int(length) != len(body):
         return None
     return PlainAnswer(int(match[1]), match[2], headers, body)
+
+
+def closes(headers: Headers) -> bool:
+    """Whether the request of these is the last one of its connection."""
+    return any(name == b"connection" and value.lower() == CLOSE for name, value in headers)
 
 
 def written(first_line: bytes, headers: Headers, body: bytes = b"") -> bytes:
