@@ -210,3 +210,21 @@ def test_an_answer_about_a_replica_that_is_guarded_no_more_is_of_no_use() -> Non
     assert len(played.answer(lambda to, request: None, after(10))) == 1
     assert suspected == []
     assert guards.next_timeout() == float("inf")
+
+
+def test_a_holder_whose_connection_broke_is_asked_at_once_and_once() -> None:
+    bob, carol, suspected = person("bob"), person("carol"), list[Claim]()
+    played = Played(Contact(bob.peer_id))
+    guards = Guards(played.means, lambda claim, rank, now: suspected.append(claim))
+    for holder in (bob, carol):
+        signed = seal_claim(holder, claim_of(holder, guardians=(played.means.peer_id,)))
+        played.means.sight("echo").claims[holder.peer_id] = signed
+        guards.noticed(signed.claim, NOW)
+    assert guards.next_timeout() > NOW.mono_s
+    guards.disconnected(bob.peer_id, NOW)
+    assert guards.next_timeout() == NOW.mono_s
+    guards.tick(NOW)
+    guards.disconnected(bob.peer_id, NOW)
+    assert guards.next_timeout() > NOW.mono_s
+    assert len(played.answer(lambda to, request: None, NOW)) == 1
+    assert suspected == []

@@ -21,6 +21,7 @@ from formation_p2p.features.services.core.events import (
     ServiceStep,
     StopServing,
 )
+from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.features.services.core.signed_spec import seal_spec
 from formation_p2p.features.services.core.spec import ONE, Pinned, WorkerType
 from formation_p2p.trust.core.grants import Right, Rights
@@ -458,6 +459,23 @@ def test_a_guardian_that_is_to_run_nothing_any_more_does_not_claim() -> None:
     hamlet.world.deliver(guardian, StopServing())
     settled(hamlet)
     assert hamlet.steps(ServiceStep.STARTED) == [had.name]
+
+
+@pytest.mark.parametrize("cause", ["confirm", "claim", "check"])
+def test_a_worker_that_stops_serving_while_it_fills_a_slot_starts_nothing(cause: str) -> None:
+    hamlet = lone()
+    hamlet.world.deliver(asking(hamlet, cause), StopServing())
+    settled(hamlet)
+    assert hamlet.steps(ServiceStep.STARTED) == []
+
+
+def test_guardians_ask_no_more_often_than_in_their_periods() -> None:
+    hamlet = Hamlet(4).given(wanting(1), for_s=60)
+    before = hamlet.world.messages["services: guard"]
+    hamlet.world.elapse(100)
+    asked_and_answered = hamlet.world.messages["services: guard"] - before
+    every_s = [0.9 * each for each in ServiceParameters().guard_s]
+    assert 0 < asked_and_answered <= 2 * sum(100 / each + 1 for each in every_s)
 
 
 def test_a_worker_that_stops_serving_while_it_reads_fills_nothing() -> None:
