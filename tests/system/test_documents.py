@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any, Final
 
 import click
@@ -508,6 +508,19 @@ PROGRAMS: Final = {
         after="assert [*powers, *towers] == [*(2**n for n in range(10)), 2**10, 3**20]",
     ),
     "function=slow": Around(lambda: {"slow": slow}, needs_node=True),
+    "async def lifespan(app)": Around(
+        lambda: {
+            "asynccontextmanager": asynccontextmanager,
+            "Node": Node,
+            "app": SimpleNamespace(state=SimpleNamespace()),
+        },
+        after="async with lifespan(app):\n    assert await app.state.node.workers()",
+    ),
+    "def test_squares(formation_network)": Around(
+        lambda: {"SimpleNamespace": SimpleNamespace, "SyncNode": formation_p2p.SyncNode},
+        after="def square(n):\n    return n * n\n\n"
+        "test_squares(SimpleNamespace(join=lambda: SyncNode.join(listen=())))",
+    ),
     "import formation_p2p.joblib": Around(lambda: {"SyncNode": formation_p2p.SyncNode}),
     "loop.run_in_executor(": Around(
         lambda: {"asyncio": asyncio, "slow": slow},
