@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from concurrent import futures
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from formation_p2p.api.lifecycle import Lifecycle
@@ -32,7 +31,6 @@ from formation_p2p.peer.errand import Errand
 from formation_p2p.peer.shell import Shell
 from formation_p2p.placement.core.decision import Discovery
 from formation_p2p.placement.core.task_options import SchedulingKey, TaskOptions
-from formation_p2p.workload.core.blob import Blob, Content, PrivateBlob
 from formation_p2p.workload.core.parcel import Parcel
 
 log = logging.getLogger(__name__)
@@ -209,27 +207,6 @@ class Bridge:
             return await self._answer(future, EXPLAIN_S)
         except TimeoutError:
             raise NodeClosed("the network stack is down; ask again once it has restarted") from None
-
-    async def get(
-        self, blob: Blob, path: Path | str, progress: Callable[[int, int], None] | None
-    ) -> None:
-        """See `Node.get`."""
-
-        def progressed(done_bytes: int, size_bytes: int) -> None:
-            if progress is not None:
-                self.on_loop(lambda: progress(done_bytes, size_bytes))
-
-        target = Path(path).absolute()  # noqa: ASYNC240 - no disk is asked
-        await self.perform(lambda shell: shell.exchange.download(blob, target, progressed))
-
-    async def result(self, blob: PrivateBlob) -> Content:
-        """What a worker keeps. Raises LocalError, RemoteError."""
-
-        async def fetched(shell: Shell) -> Content:
-            assert shell.exchange.private is not None, "a node has private blobs"
-            return await shell.exchange.private.result(blob)
-
-        return await self.perform(fetched)
 
     async def perform(self, do: Callable[[Shell], Awaitable[T]]) -> T:
         """What `do` returns on the node's thread, where it ends when the caller is cancelled.

@@ -28,6 +28,7 @@ from formation_p2p.api.progress import Progress
 from formation_p2p.api.reference import Reference
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, ResultTooLarge
 from formation_p2p.machine.core.bounds import shown
+from formation_p2p.peer.shell import Shell
 from formation_p2p.placement.core.task_options import (
     DEFAULT_OPTIONS,
     CallKwargs,
@@ -35,7 +36,7 @@ from formation_p2p.placement.core.task_options import (
     listing,
 )
 from formation_p2p.results.answers import loaded
-from formation_p2p.workload.core.blob import Blob
+from formation_p2p.workload.core.blob import Blob, Content
 from formation_p2p.workload.core.parcel import Parcel
 from formation_p2p.workload.core.scope import Scope, parse_scope
 
@@ -230,8 +231,14 @@ class DataNode(Enterable):
         given: object = blob
         if not isinstance(given, Blob):
             problem = "pass what `put` returned for a file, or one of a result's outputs"
-            raise InvalidInput("blob", f"{shown(given)} is no Blob; {problem}")
-        await self._bridge.get(blob, path, progress)
+            raise InvalidInput("blob", f"{shown(given)} is not a Blob; {problem}")
+        bridge, target = self._bridge, Path(path).absolute()  # noqa: ASYNC240 - no disk is asked
+
+        def progressed(done_bytes: int, size_bytes: int) -> None:
+            if progress is not None:
+                bridge.on_loop(lambda: progress(done_bytes, size_bytes))
+
+        await bridge.perform(lambda shell: shell.exchange.download(blob, target, progressed))
 
     async def fetch_result(self, error: ResultTooLarge, *, trust_results: bool = False) -> Any:
         """What a call returned that was larger than its `max_result`: its worker keeps it.
@@ -239,9 +246,14 @@ class DataNode(Enterable):
         Raises LocalError, Unreachable or another RemoteError where that has it no more, or there is
         no room for it here; NotPlain as `map` does.
         """
+
+        async def fetched(shell: Shell) -> Content:
+            assert shell.exchange.private is not None, "a node has private blobs"
+            return await shell.exchange.private.result(blob)
+
         self._lifecycle.check_loop()
         (blob,) = Parcel.decode(error.record).blobs
-        content = await self._bridge.result(blob)
+        content = await self._bridge.perform(fetched)
         return loaded(error.record, content, trust=trust_results)
 
 

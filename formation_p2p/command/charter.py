@@ -160,7 +160,7 @@ class Edits:
         added = {_key(each) for each in self.signers or ()}
         gone = {_key(each) for each in self.no_signers or ()}
         if unknown := gone - set(keys.keys):
-            raise InvalidInput("no-signer", f"{len(unknown)} of them is no signer; see `show`")
+            raise InvalidInput("no-signer", f"{len(unknown)} of them does not sign; see `show`")
         left = tuple(sorted((set(keys.keys) | added) - gone))
         threshold = keys.threshold if self.threshold is None else self.threshold
         return KeySet(threshold, left)
@@ -168,7 +168,7 @@ class Edits:
     def _inviters(self, inviters: frozenset[PeerId]) -> frozenset[PeerId]:
         gone = {_peer(each) for each in self.no_inviters or ()}
         if unknown := gone - inviters:
-            raise InvalidInput("no-inviter", f"{len(unknown)} of them is no inviter; see `show`")
+            raise InvalidInput("no-inviter", f"{len(unknown)} of them does not invite; see `show`")
         return (inviters | {_peer(each) for each in self.inviters or ()}) - gone
 
     def _members(self, charter: Charter) -> tuple[Member, ...]:
@@ -221,7 +221,7 @@ def _without(field: str, known: Mapping[str, _T], names: Collection[str]) -> tup
 
 def _share(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) == 0:
-        raise InvalidInput("member", f"{text!r} is no share; write a whole number, from 1 on")
+        raise InvalidInput("member", f"{text!r} is not a share; write a whole number, from 1 on")
     return int(text)
 
 
@@ -236,7 +236,7 @@ def _peer(text: str) -> PeerId:
     peer_id = _peer_or_none(text)
     if peer_id is None:
         hint = "`formation network show` prints the id of a node"
-        raise InvalidInput("peer", f"{text!r} is no peer id; {hint}")
+        raise InvalidInput("peer", f"{text!r} is not a peer id; {hint}")
     return peer_id
 
 

@@ -60,5 +60,5 @@ def _facts_of(where: str) -> tuple[bytes, tuple[str, ...]]:
         problem = f"no gateway answers at {where}: {error}; is `formation gateway` running there?"
         raise LocalError(problem) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        problem = f"what answers at {where} is no gateway of this version: {error!r}"
+        problem = f"what answers at {where} is not a gateway of this version: {error!r}"
         raise LocalError(problem) from error

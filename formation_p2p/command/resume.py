@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from formation_p2p.state.rows import JobSummary
     from formation_p2p.workload.core.work import Task
 
+    # Of a task: where its outputs go, and whether with what it prints.
+    FolderOf = Callable[[str], tuple[Path, bool]]
+    _JobFolder = tuple[JobHandle, FolderOf | None]
+
 RESUME_EPILOG: Final = f"""
 \b
 Examples:
@@ -99,7 +103,6 @@ def resume(
 
     async def follow_all(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
-        from formation_p2p.command.as_json import lines_of
         from formation_p2p.command.outcomes import exit_code_of
 
         began_s = time.monotonic()
@@ -114,36 +117,11 @@ def resume(
             if not jobs:
                 say(f"formation: no job is in progress in {state}; see `formation jobs`")
                 return DONE
-            for kept in () if as_json else await node.kept():
-                if kept.ended_unix_s is None and any(job.job_id == kept.job_id for job in jobs):
-                    done = sum(asdict(kept.ended).values())
-                    name = one_line(kept.name)
-                    say(f"formation: going on with {name}: {done} of {kept.tasks} tasks have ended")
-            total = sum(len(job.tasks) for job in jobs)
-            with contextlib.nullcontext() if as_json else bar(total) as show:
-
-                async def follow(job: JobHandle) -> None:
-                    show_event = show or lines_of(job, job=job.job_id)
-                    if cancel:
-                        job.cancel()
-                    folder_of = _folder_of(job, out_dir, places)
-                    async for event in job.events():
-                        _keep(event, folder_of)
-                        await show_event(event)
-
-                await asyncio.gather(*(follow(job) for job in jobs))
-            results: list[TaskResult] = []
-            errors: list[FormationError] = []
-            for job in jobs:
-                ended = await job
-                results += ended
-                try:
-                    await _fetch(node, _folder_of(job, out_dir, places), job, ended)
-                except FormationError as error:
-                    errors.append(error)
-                    if not isinstance(error, TaskFailed):
-                        continue  # it may come the next time
-                owed.given(job.job_id)
+            if not as_json:
+                await _tell_progress(node, jobs)
+            folders = [(job, _folder_of(job, out_dir, places)) for job in jobs]
+            await _follow(folders, cancel=cancel, as_json=as_json)
+            results, errors = await _fetch_all(node, owed, folders)
             if not as_json:
                 report(results, time.monotonic() - began_s, out_dir)
             for each in errors[1:]:
@@ -153,6 +131,51 @@ def resume(
             return exit_code_of(results)
 
     end_with(follow_all)
+
+
+async def _tell_progress(node: Node, jobs: Sequence[JobHandle]) -> None:
+    going = {job.job_id for job in jobs}
+    for kept in await node.kept():
+        if kept.ended_unix_s is None and kept.job_id in going:
+            done, name = sum(asdict(kept.ended).values()), one_line(kept.name)
+            say(f"formation: going on with {name}: {done} of {kept.tasks} tasks have ended")
+
+
+async def _follow(folders: Sequence[_JobFolder], *, cancel: bool, as_json: bool) -> None:
+    """Show what happens to the jobs, and keep what they print, until all are over."""
+    from formation_p2p.command.as_json import lines_of
+
+    total = sum(len(job.tasks) for job, _ in folders)
+    with contextlib.nullcontext() if as_json else bar(total) as show:
+
+        async def follow(job: JobHandle, folder_of: FolderOf | None) -> None:
+            show_event = show or lines_of(job, job=job.job_id)
+            if cancel:
+                job.cancel()
+            async for event in job.events():
+                _keep(event, folder_of)
+                await show_event(event)
+
+        await asyncio.gather(*(follow(*each) for each in folders))
+
+
+async def _fetch_all(
+    node: Node, owed: Owed, folders: Sequence[_JobFolder]
+) -> tuple[list[TaskResult], list[FormationError]]:
+    """How all tasks ended, with their outputs fetched, and what went wrong with that."""
+    results: list[TaskResult] = []
+    errors: list[FormationError] = []
+    for job, folder_of in folders:
+        ended = await job
+        results += ended
+        try:
+            await _fetch(node, folder_of, job, ended)
+        except FormationError as error:
+            errors.append(error)
+            if not isinstance(error, TaskFailed):
+                continue  # it may come the next time
+        owed.given(job.job_id)
+    return results, errors
 
 
 def _there(state: Path | None) -> Path:
@@ -187,7 +210,7 @@ async def _ended(node: Node, owed: Owed, places: Mapping[str, Place]) -> list[Jo
 
 def _folder_of(
     job: JobHandle, out_dir: Path | None, places: Mapping[str, Place]
-) -> Callable[[str], tuple[Path, bool]] | None:
+) -> FolderOf | None:
     """For the id of a task: where its outputs go, and whether with what it prints."""
     place = Place(str(out_dir), True) if out_dir is not None else places.get(job.job_id)
     if place is None:
@@ -198,7 +221,7 @@ def _folder_of(
     return lambda task_id: (folder / names[task_id], place.by_label)
 
 
-def _keep(event: JobEvent, folder_of: Callable[[str], tuple[Path, bool]] | None) -> None:
+def _keep(event: JobEvent, folder_of: FolderOf | None) -> None:
     """What a task prints now, after what it has printed before. Raises LocalError."""
     from formation_p2p.jobs.core.job_events import TaskPrinted, TaskRetried
 
@@ -215,7 +238,7 @@ def _keep(event: JobEvent, folder_of: Callable[[str], tuple[Path, bool]] | None)
 
 async def _fetch(
     node: Node,
-    folder_of: Callable[[str], tuple[Path, bool]] | None,
+    folder_of: FolderOf | None,
     job: JobHandle,
     results: Sequence[TaskResult],
 ) -> None:

@@ -40,7 +40,7 @@ Examples:
 
 
 def top(
-    once: bool = switch("--once", "Show it once and end, as where it is no terminal."),
+    once: bool = switch("--once", "Show it once and end, as where it is not a terminal."),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:

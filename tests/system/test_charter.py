@@ -240,7 +240,7 @@ def test_a_limit_under_which_nothing_runs_is_refused(
         (("init", "--threshold", "2"), "name them: --signer PEER, for each"),
         (("init", "--member", "a=0"), "write a whole number, from 1 on"),
         (("init", "--region", "eu"), "write it like eu=acme,beta"),
-        (("init", "--region", "eu=12D3KooWbad"), "'12D3KooWbad' is no peer id"),
+        (("init", "--region", "eu=12D3KooWbad"), "'12D3KooWbad' is not a peer id"),
         (("init", "--signer", "x"), "prints the id of a node"),
         (("sign", "nowhere.txt"), "name a file with it, or - for stdin"),
         (("sign", "-"), "it does not begin with formation-charter1:; paste all of it"),

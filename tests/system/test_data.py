@@ -151,7 +151,7 @@ async def test_mistaken_arguments_are_refused_and_harm_nothing(
         blob = await world.bob.put(world.file("a.bin", MIB)[0])
         mistaken: Any
         for mistaken in (str(blob.cid), await world.bob.put((1, 2))):
-            with pytest.raises(InvalidInput, match="is no Blob"):
+            with pytest.raises(InvalidInput, match="is not a Blob"):
                 await world.bob.get(mistaken, tmp_path / "out")
         with pytest.raises(InvalidInput, match="argv: 'ls -l' is one text"):
             await world.bob.run("ls -l")
