@@ -23,8 +23,7 @@ from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.opened import NodeServices
-from formation_p2p.api.output import is_shown
-from formation_p2p.api.progress import Progress
+from formation_p2p.api.output import Progress, is_shown
 from formation_p2p.api.reference import Reference
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, ResultTooLarge
 from formation_p2p.machine.core.bounds import shown

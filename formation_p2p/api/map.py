@@ -36,8 +36,7 @@ from formation_p2p.api.calls import (
     value_of_end,
 )
 from formation_p2p.api.code import CallCode
-from formation_p2p.api.output import OutputPrinter
-from formation_p2p.api.progress import Progress, reporting
+from formation_p2p.api.output import OutputPrinter, Progress, reporting
 from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.environments.prepare import resolved

@@ -264,7 +264,7 @@ class Kept:
 @contextlib.contextmanager
 def bar(total: int) -> Iterator[Show]:
     """A progress bar, on a terminal; and what the job waits for, on any stderr."""
-    from formation_p2p.api.progress import terminal_bar
+    from formation_p2p.api.output import terminal_bar
     from formation_p2p.command.outcomes import waits_in_words
     from formation_p2p.jobs.core.job_events import (
         JobWaits,

@@ -19,9 +19,8 @@ from formation_p2p.peer.core.events import Submit
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.trust.core.experience import Experience
 from formation_p2p.wants.core.caller import Caller
-from formation_p2p.wants.core.parameters import AnnounceParameters
 from formation_p2p.wants.core.tree import Relay
-from formation_p2p.wants.core.want import Want, seal_want
+from formation_p2p.wants.core.want import AnnounceParameters, Want, seal_want
 from formation_p2p.workload.core.outcome import Outcome, Succeeded
 from formation_p2p.workload.core.scope import Find, Scope, ScopeShares
 from simulations.simulator.executor import Run, Running

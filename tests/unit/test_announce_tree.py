@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import distance
-from formation_p2p.wants.core.parameters import AnnounceParameters
 from formation_p2p.wants.core.tree import Relay, branches, size_of
+from formation_p2p.wants.core.want import AnnounceParameters
 from tests.support.stories import at, identity
 
 K = 20

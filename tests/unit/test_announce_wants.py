@@ -30,12 +30,12 @@ from formation_p2p.trust.core.membership import Membership
 from formation_p2p.wants.core.board import Gate, Noticeboard
 from formation_p2p.wants.core.caller import Answering, Known, chance, chance_to_hand
 from formation_p2p.wants.core.offers import OfferCounts, Offers
-from formation_p2p.wants.core.parameters import AnnounceParameters
 from formation_p2p.wants.core.want import (
     MAX_HOLDERS,
     MAX_PLACES,
     WANT_PAYLOAD_TYPE,
     WANT_TTL_S,
+    AnnounceParameters,
     Want,
     open_want,
     seal_want,

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from formation_p2p.api.progress import reporting
+from formation_p2p.api.output import reporting
 
 
 def test_ones_own_function_is_told_the_numbers() -> None:
@@ -60,7 +60,7 @@ def test_lines_come_now_and_then_and_in_the_end(capsys: pytest.CaptureFixture[st
 
 PROGRAM = """
 import sys, time
-from formation_p2p.api.progress import reporting
+from formation_p2p.api.output import reporting
 with reporting(True, 3) as report:
     print("not on the terminal")
     report(1, 0)

@@ -10,7 +10,7 @@ from formation_p2p.jobs.core.parameters import DispatchParameters
 from formation_p2p.leases.core.parameters import LeaseParameters
 from formation_p2p.peer.core.story import StoryParameters
 from formation_p2p.trust.core.parameters import TrustParameters
-from formation_p2p.wants.core.parameters import AnnounceParameters
+from formation_p2p.wants.core.want import AnnounceParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,8 @@ from formation_p2p.records.core.profile import Profile, SignedProfile
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.wants.core.board import Gate, Handed, Noticeboard
 from formation_p2p.wants.core.caller import Answering
-from formation_p2p.wants.core.parameters import AnnounceParameters
 from formation_p2p.wants.core.tree import Branch, Relay, size_of
-from formation_p2p.wants.core.want import Want
+from formation_p2p.wants.core.want import AnnounceParameters, Want
 
 
 class Wants:

@@ -20,8 +20,7 @@ from formation_p2p.machine.core.fits import fits_now
 from formation_p2p.records.core.profile import Profile
 from formation_p2p.trust.core.grants import read_grant
 from formation_p2p.trust.core.membership import Membership
-from formation_p2p.wants.core.parameters import AnnounceParameters
-from formation_p2p.wants.core.want import Want, open_want
+from formation_p2p.wants.core.want import AnnounceParameters, Want, open_want
 
 # Which wants a peer takes: of members, each once, and only so many. What costs least comes first: a
 # count, then a table, then the signature and the grant.

@@ -16,9 +16,15 @@ from formation_p2p.leases.core.session import Send
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core.profile import Profile
 from formation_p2p.wants.core.board import Handed, suits
-from formation_p2p.wants.core.parameters import AnnounceParameters
 from formation_p2p.wants.core.tree import Relay
-from formation_p2p.wants.core.want import MAX_HOLDERS, MAX_PLACES, WANT_TTL_S, Want, seal_want
+from formation_p2p.wants.core.want import (
+    MAX_HOLDERS,
+    MAX_PLACES,
+    WANT_TTL_S,
+    AnnounceParameters,
+    Want,
+    seal_want,
+)
 
 # Who answers a want that was spread: near as many as are of use, whether one peer in a hundred has
 # room or every one. No peer counts for all. Each takes the share of those with room among the

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
-from formation_p2p.wants.core.parameters import AnnounceParameters
+from formation_p2p.wants.core.want import AnnounceParameters
 
 
 @dataclass(frozen=True, slots=True)
