@@ -57,8 +57,7 @@ class AskingNode(Enterable):
     def reached(self) -> Reached:
         """By which ways others reach this node, as it knows by now: `UNKNOWN` until one of them
         has tried, which takes a second or two."""
-        self._lifecycle.check()
-        return self._services.reached
+        return self._services.entered()[0].reached
 
     async def workers(self) -> tuple[Profile, ...]:
         """The workers that the network knows of; of very many, some hundreds."""

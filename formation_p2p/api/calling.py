@@ -53,7 +53,9 @@ class Enterable(NodeBase):
             services.packer,
             services.with_environment,
         )
-        self._code = CallCode(config.code, services.add, services.release)
+        self._code = CallCode(
+            config.code, services.add, lambda holder: services.blobs.release(holder)
+        )
         self._durable: DurableJobs | None = None
         if config.state is not None:
             self._durable = DurableJobs(config.state, config.retention, self._bridge, services.over)

@@ -36,7 +36,6 @@ from formation_p2p.peer.runtime import Runtime
 from formation_p2p.peer.runtime_config import RuntimeConfig
 from formation_p2p.peer.shell import Shell
 from formation_p2p.placement.core.task_options import TaskOptions
-from formation_p2p.reach.core.own_addresses import Reached
 from formation_p2p.reach.mdns import is_wanted
 from formation_p2p.reach.remembered import RememberedPeers
 from formation_p2p.state.charter_file import CharterFile
@@ -227,11 +226,6 @@ class NodeServices:
         return Contact(claim.identity.peer_id, runtime.addresses)
 
     @property
-    def reached(self) -> Reached:
-        """By which ways others reach this node."""
-        return self.entered()[0].reached
-
-    @property
     def name(self) -> str:
         """What this node goes by."""
         self.entered()
@@ -285,10 +279,6 @@ class NodeServices:
         me = self.contact
         blob = self.blobs.add(content, holder, me.peer_id, rule, durable=durable)
         return replace(blob, sources=(me,))
-
-    def release(self, holder: str) -> None:
-        """In a thread. See `add`."""
-        self.blobs.release(holder)
 
     def with_environment(self, options: TaskOptions) -> TaskOptions:
         """In a thread. See environments/prepare.py."""

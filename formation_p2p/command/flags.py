@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,15 +101,6 @@ NO_MDNS: Final = switch(
     envvar="FORMATION_NO_MDNS",
 )
 JSON: Final = switch("--json", "Write JSON for programs, not text for people.")
-CPU: Final = option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")
-MEMORY: Final = option("--memory", "SIZE", "Memory to offer, such as 8GiB.")
-STORAGE: Final = option("--storage", "SIZE", "Disk space to offer, such as 50GiB.")
-NETWORK: Final = option(
-    "--network",
-    "MBPS",
-    "The network's speed in megabits a second, where it cannot be measured; 1 by default.",
-)
-GPUS: Final = option("--gpus", "N", "GPUs to offer; 0 for none.")
 
 
 def refuse_local(scope: Scope | str | None) -> None:
@@ -157,19 +149,31 @@ def quota_of(cpu_hours: str | None, gpu_hours: str | None, concurrent: int | Non
     return Quota(cpu, parsed("gpu-hours", gpu_hours, parse_milli), concurrent)
 
 
-def limits_of(
-    cpu: str | None, memory: str | None, storage: str | None, network: int | None, gpus: int | None
-) -> Limits:
-    """Raises InvalidInput."""
-    from formation_p2p.machine.core.capability import Limits
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """What of this machine is offered, as a person wrote it."""
 
-    return Limits(
-        cpu_milli=parsed("cpu", cpu, parse_milli),
-        memory_bytes=parsed("memory", memory, parse_bytes),
-        storage_bytes=parsed("storage", storage, parse_bytes),
-        network_mbps=network,
-        gpu_count=gpus,
+    cpu: str | None = option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")
+    memory: str | None = option("--memory", "SIZE", "Memory to offer, such as 8GiB.")
+    storage: str | None = option("--storage", "SIZE", "Disk space to offer, such as 50GiB.")
+    network: int | None = option(
+        "--network",
+        "MBPS",
+        "The network's speed in megabits a second, where it cannot be measured; 1 by default.",
     )
+    gpus: int | None = option("--gpus", "N", "GPUs to offer; 0 for none.")
+
+    def limits(self) -> Limits:
+        """Raises InvalidInput."""
+        from formation_p2p.machine.core.capability import Limits
+
+        return Limits(
+            cpu_milli=parsed("cpu", self.cpu, parse_milli),
+            memory_bytes=parsed("memory", self.memory, parse_bytes),
+            storage_bytes=parsed("storage", self.storage, parse_bytes),
+            network_mbps=self.network,
+            gpu_count=self.gpus,
+        )
 
 
 def pairs_of(field: str, items: Iterable[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, UNPLACEABLE
-from formation_p2p.command.flags import option, switch
+from formation_p2p.command.flags import LimitOptions, option, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.script import code_of
 from formation_p2p.command.task_flags import PolicyCommand, takes
@@ -213,13 +213,7 @@ def _with_unsuited(decision: Decision, everyone: Iterable[Profile]) -> Rejected:
 
 
 def profile(
-    cpu: str | None = flags.CPU,
-    memory: str | None = flags.MEMORY,
-    storage: str | None = flags.STORAGE,
-    network: int | None = flags.NETWORK,
-    gpus: int | None = flags.GPUS,
-    home: Path | None = flags.HOME,
-    as_json: bool = flags.JSON,
+    offered: LimitOptions, home: Path | None = flags.HOME, as_json: bool = flags.JSON
 ) -> None:
     """Show what this machine would offer as a worker, and what of that is free.
 
@@ -231,10 +225,9 @@ def profile(
     from formation_p2p.machine.hardware import probe
     from formation_p2p.machine.home import Home
 
-    limits = flags.limits_of(cpu, memory, storage, network, gpus)
     # Tasks write below the home, which may not be there yet: on the same disk as its parents.
     place = Home(home).path
-    found = probe(next(each for each in (place, *place.parents) if each.is_dir()), limits)
+    found = probe(next(each for each in (place, *place.parents) if each.is_dir()), offered.limits())
     if as_json:
         put(documents.hardware(found))
         return

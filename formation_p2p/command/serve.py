@@ -16,7 +16,7 @@ from formation_p2p.command import flags
 from formation_p2p.command.assembly import beside_tasks
 from formation_p2p.command.command import takes_each
 from formation_p2p.command.exits import DONE
-from formation_p2p.command.flags import option, switch
+from formation_p2p.command.flags import LimitOptions, option, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.node_options import NodeOptions, until_left
 from formation_p2p.command.rights import in_words
@@ -98,11 +98,6 @@ class WorkerOptions:
         "Use bubblewrap for process, python and wasm: if it works, always, or never.",
         default="auto",
     )
-    cpu: str | None = flags.CPU
-    memory: str | None = flags.MEMORY
-    storage: str | None = flags.STORAGE
-    network: int | None = flags.NETWORK
-    gpus: int | None = flags.GPUS
     labels: list[str] | None = option(
         "--label", "KEY=VALUE", "A label that tasks can ask for. Repeatable."
     )
@@ -177,7 +172,7 @@ class WorkerOptions:
             return 0.0
         return min(flags.parse_duration_s(self.grace, "grace"), MAX_GRACE_S)
 
-    def settings(self) -> WorkerKwargs:
+    def settings(self, limits: Limits) -> WorkerKwargs:
         """Those of `Node.worker`, but for its drivers. Raises InvalidInput."""
         if self.sandbox not in SANDBOXES:
             problem = f"{self.sandbox!r} is none of {', '.join(SANDBOXES)}"
@@ -185,7 +180,7 @@ class WorkerOptions:
         labels = flags.pairs_of("label", self.labels or ())
         refuse_host_label(labels)
         return {
-            "limits": flags.limits_of(self.cpu, self.memory, self.storage, self.network, self.gpus),
+            "limits": limits,
             "labels": labels,
             "price_micro": flags.parsed("price", self.price, parse_micro) or 0,
             "shares": ScopeShares.parse(self.shares or ()),
@@ -218,7 +213,12 @@ class Beside(Protocol):
 
 
 @takes_each("beside", beside_tasks())
-def worker(offered: WorkerOptions, beside: Sequence[Beside], options: NodeOptions) -> None:
+def worker(
+    offered: WorkerOptions,
+    limited: LimitOptions,
+    beside: Sequence[Beside],
+    options: NodeOptions,
+) -> None:
     """Lend this machine to the network until Ctrl-C.
 
     Offers all that `formation profile` shows, or what the limits leave of it, and prints a line
@@ -226,7 +226,8 @@ def worker(offered: WorkerOptions, beside: Sequence[Beside], options: NodeOption
     on elsewhere from what they save, or are ended after --grace, and begin anew. With --json, each
     event is a line of JSON.
     """
-    settings, environments, grace_s = offered.settings(), offered.environments(), offered.grace_s()
+    settings, environments = offered.settings(limited.limits()), offered.environments()
+    grace_s = offered.grace_s()
     cache_bytes = flags.parsed("cache", offered.cache, parse_bytes)
     lent = lent_folders(settings["bind"])
     for each in beside:

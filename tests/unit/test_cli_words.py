@@ -23,7 +23,7 @@ from formation_p2p.api.task_result import TaskResult
 from formation_p2p.command import exits, status, words
 from formation_p2p.command.as_json import EventLines
 from formation_p2p.command.files import check_outputs, named, read_input, write_outputs, write_tail
-from formation_p2p.command.flags import limits_of, pairs_of, parse_duration_s, read_invite
+from formation_p2p.command.flags import LimitOptions, pairs_of, parse_duration_s, read_invite
 from formation_p2p.command.interrupt import Interrupt, end_with
 from formation_p2p.command.logs import log_from
 from formation_p2p.command.outcomes import (
@@ -128,16 +128,16 @@ def test_pairs_are_read_and_anything_else_is_refused() -> None:
 
 
 def test_limits_are_read_and_name_what_is_wrong() -> None:
-    assert limits_of("1.5", "8GiB", None, 100, 0) == Limits(
-        cpu_milli=1500, memory_bytes=8 * GIB, network_mbps=100, gpu_count=0
-    )
+    assert LimitOptions(
+        cpu="1.5", memory="8GiB", storage=None, network=100, gpus=0
+    ).limits() == Limits(cpu_milli=1500, memory_bytes=8 * GIB, network_mbps=100, gpu_count=0)
     for field, (cpu, memory, storage) in {
         "cpu": ("many", None, None),
         "memory": (None, "8 apples", None),
         "storage": (None, None, "-1"),
     }.items():
         with pytest.raises(InvalidInput) as error:
-            limits_of(cpu, memory, storage, None, None)
+            LimitOptions(cpu=cpu, memory=memory, storage=storage, network=None, gpus=None).limits()
         assert error.value.field == field
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.command import flags
 from formation_p2p.command.command import chosen
-from formation_p2p.command.flags import argument, option, switch
+from formation_p2p.command.flags import LimitOptions, argument, option, switch
 from formation_p2p.command.node_options import NodeOptions
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput
@@ -117,16 +117,15 @@ def contribute(
     serve: str = option(
         "--serve", "TYPE", "The type of worker: auto, gpu, cpu, storage or edge.", default="auto"
     ),
-    cpu: str | None = flags.CPU,
-    memory: str | None = flags.MEMORY,
-    gpus: int | None = flags.GPUS,
     name: str | None = flags.NAME,
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
+    *,
+    limited: LimitOptions,
 ) -> None:
     """Join a network and run what it lacks: services and tasks, in a sandbox, until Ctrl-C."""
     from formation_p2p.command.serve import WorkerOptions, worker
 
-    offered = chosen(WorkerOptions, sandbox="required", cpu=cpu, memory=memory, gpus=gpus)
+    offered = chosen(WorkerOptions, sandbox="required")
     options = chosen(NodeOptions, join=invite, name=name, home=home, as_json=as_json)
-    worker(offered, (chosen(ServingOptions, serve=serve),), options)
+    worker(offered, limited, (chosen(ServingOptions, serve=serve),), options)
