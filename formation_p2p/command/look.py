@@ -13,6 +13,7 @@ from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, UNPLACEABLE
 from formation_p2p.command.flags import LimitOptions, option, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
+from formation_p2p.command.node_options import Asking
 from formation_p2p.command.script import code_of
 from formation_p2p.command.task_flags import PolicyCommand, takes
 from formation_p2p.command.words import Json, put, say
@@ -21,6 +22,7 @@ from formation_p2p.placement.policies import options_of
 
 if TYPE_CHECKING:
     from formation_p2p.code.collect import Collected
+    from formation_p2p.command.local.client import Link
     from formation_p2p.core.identity import PeerId
     from formation_p2p.core.refusals import Refusal
     from formation_p2p.discovery.core.trace import Trace
@@ -56,30 +58,23 @@ Examples:
 """
 
 
-def workers(
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
-) -> None:
+def workers(asking: Asking) -> None:
     """Show the workers of the network; of a large one, some hundreds.
 
     Shows the free and total capacity that each worker last announced, up to a minute ago. A worker
     is shown by its name and the end of its peer id; --json has the whole id. Prices are for a
     core-hour, and shown if any worker asks one.
     """
-    place = flags.folder_of(home, join)
 
-    async def show(_: Interrupt) -> int:
+    async def show(node: Link, place: Path) -> int:
         from formation_p2p.command import as_json as documents
         from formation_p2p.command import tables
-        from formation_p2p.command.local.client import reach
         from formation_p2p.command.outcomes import NO_WORKER, asked_again, why_alone
 
-        async with reach(place, own=join is not None) as node:
-            found = await asked_again(node.workers, bool)
-            alone = "" if found else await why_alone(node, place)
-            troubles = await node.troubles()
-        if as_json:
+        found = await asked_again(node.workers, bool)
+        alone = "" if found else await why_alone(node, place)
+        troubles = await node.troubles()
+        if asking.as_json:
             put({"workers": [documents.profile(each) for each in found]})
         elif found:
             tables.console().print(tables.workers(found))
@@ -92,7 +87,7 @@ def workers(
             say(f"formation: {NO_WORKER}")
         return DONE
 
-    end_with(show)
+    asking.ask(show)
 
 
 ExplainCommand: Final = PolicyCommand

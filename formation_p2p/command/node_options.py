@@ -1,24 +1,57 @@
-"""Commands whose node runs until Ctrl-C: worker, gate, agent and gateway."""
+"""The nodes of commands: of those that ask, and of those that run until Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 
 from formation_p2p.command import flags
-from formation_p2p.command.interrupt import Interrupt
+from formation_p2p.command.interrupt import Interrupt, end_with
 
 if TYPE_CHECKING:
     from formation_p2p.api.node import Node
+    from formation_p2p.command.local.client import Link
     from formation_p2p.machine.home import Home
 
 
 N = TypeVar("N", bound="Node")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Of a command that asks the network, through the node that runs from the home or one of its
+    own: as a person wrote them."""
+
+    home: Path | None = flags.HOME
+    join: str | None = flags.JOIN
+    as_json: bool = flags.JSON
+
+    def place(self) -> Path:
+        """Once: it joins the network of an invite."""
+        return flags.folder_of(self.home, self.join)
+
+    def reach(
+        self, place: Path, may: Callable[[], None] | None = None, **own: Any
+    ) -> AbstractAsyncContextManager[Link]:
+        """See `reach` of local/client.py."""
+        from formation_p2p.command.local.client import reach
+
+        return reach(place, may=may, own=self.join is not None, **own)
+
+    def ask(self, work: Callable[[Link, Path], Awaitable[int]]) -> NoReturn:
+        """Have the work done by the node, and end the command with its exit code."""
+        place = self.place()
+
+        async def asked(_: Interrupt) -> int:
+            async with self.reach(place) as node:
+                return await work(node, place)
+
+        end_with(asked)
 
 
 class JoinKwargs(TypedDict):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from formation_p2p.command import flags
 from formation_p2p.command.files import local
 from formation_p2p.command.interrupt import Interrupt
+from formation_p2p.command.node_options import Asking
 from formation_p2p.core.errors import LocalError
 
 if TYPE_CHECKING:
@@ -59,24 +60,15 @@ class Owed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitting:
-    """As a person wrote them."""
+class Submitting(Asking):
+    """Of a command that submits a job."""
 
     state: Path | None = flags.STATE
     metrics: str | None = flags.METRICS
-    home: Path | None = flags.HOME
-    join: str | None = flags.JOIN
-    as_json: bool = flags.JSON
 
-    def place(self) -> Path:
-        """Once: it joins the network of an invite."""
-        return flags.folder_of(self.home, self.join)
-
-    def reach(self, place: Path, may: Callable[[], None]) -> AbstractAsyncContextManager[Link]:
-        from formation_p2p.command.local.client import reach
-
-        own = self.join is not None
-        return reach(place, may=may, state=self.state, metrics=self.metrics, own=own)
+    def node(self, place: Path, may: Callable[[], None]) -> AbstractAsyncContextManager[Link]:
+        """For the job."""
+        return self.reach(place, may, state=self.state, metrics=self.metrics)
 
     def begun(self, job: WatchedJob, interrupt: Interrupt, what: str) -> Owed:
         """The first signal cancels the job, or leaves it to its state."""

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE
 from formation_p2p.command.flags import option, switch
-from formation_p2p.command.interrupt import Interrupt, end_with
+from formation_p2p.command.node_options import Asking
 from formation_p2p.command.words import Json, put
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import format_bytes
 from formation_p2p.machine.names import named
 
 if TYPE_CHECKING:
+    from formation_p2p.command.local.client import Link
     from formation_p2p.reach.core.paths import Rate, RoundTrip
 
 # A connection through a gate gives way to a direct one within two seconds: ten round trips see it.
@@ -44,9 +45,8 @@ def ping(
         "--count", "N", f"The number of round trips, 1 to {MAX_COUNT}.", default=COUNT
     ),
     rate: bool = switch("--rate", "Also measure the rate: the peer sends 16 MiB, for 3 s at most."),
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """Show by which way a peer is reached, and how long round trips take.
 
@@ -55,21 +55,17 @@ def ping(
     """
     if not 1 <= count <= MAX_COUNT:
         raise InvalidInput("count", f"{count} is not within 1 to {MAX_COUNT}")
-    place = flags.folder_of(home, join)
 
-    async def show(_: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
-
+    async def show(node: Link, place: Path) -> int:
         trips: list[RoundTrip] = []
-        async with reach(place, own=join is not None) as node:
-            for number in range(count):
-                if number:
-                    await asyncio.sleep(EVERY_S)
-                trips.append(await node.ping(peer))
-                if not as_json:
-                    print(_line(trips[-1]), flush=True)
-            measured = await node.measure_rate(peer) if rate else None
-        if as_json:
+        for number in range(count):
+            if number:
+                await asyncio.sleep(EVERY_S)
+            trips.append(await node.ping(peer))
+            if not asking.as_json:
+                print(_line(trips[-1]), flush=True)
+        measured = await node.measure_rate(peer) if rate else None
+        if asking.as_json:
             put(_in_json(trips, measured))
             return DONE
         print(_summary(trips))
@@ -78,7 +74,7 @@ def ping(
             print(f"{size} in {measured.took_us / 1e6:.2f} s: {fast:.1f} MB/s, {_way(measured)}")
         return DONE
 
-    end_with(show)
+    asking.ask(show)
 
 
 def _way(seen: RoundTrip | Rate) -> str:

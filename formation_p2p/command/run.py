@@ -198,7 +198,7 @@ def run(kwargs: TaskOptionKwargs, program: Program, submitting: Submitting) -> N
     already = bytes(waiting[0].stdout) if waiting else b""
 
     async def place_and_wait(interrupt: Interrupt) -> int:
-        async with submitting.reach(place, lambda: what.require(place)) as node:
+        async with submitting.node(place, lambda: what.require(place)) as node:
             job, secrets = await what.begin(node)
             from formation_p2p.command.outcomes import error_of, process_result, why_empty
 

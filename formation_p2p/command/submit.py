@@ -151,7 +151,7 @@ def _submit(
         from formation_p2p.command.outcomes import exit_code_of, why_empty
 
         began_s = time.monotonic()
-        async with submitting.reach(place, may) as node:
+        async with submitting.node(place, may) as node:
             blobs = {path: await node.put(path) for path in large}
             put = await put_secrets(node, hidden)
             work = file.plan(contents, blobs, put) if large or put else plan

@@ -18,6 +18,7 @@ from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, FAILED, UNPLACEABLE
 from formation_p2p.command.flags import argument, option, switch
 from formation_p2p.command.interrupt import Interrupt, end_with
+from formation_p2p.command.node_options import Asking
 from formation_p2p.command.words import printable, put, say
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.features.services.commands.local import read_services, tend
@@ -46,9 +47,8 @@ def logs(
     tail: int = option("--tail", "N", "The number of lines of each replica.", default=50),
     follow: bool = switch("-f --follow", "Continue with new output until Ctrl-C."),
     since: str | None = option("--since", "TIME", "Only the output of the last TIME, such as 1h."),
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """Print what the replicas of a service have printed, wherever they run, and when they were
     started and why they ended.
@@ -56,18 +56,14 @@ def logs(
     Members who may publish services can read it. Each worker keeps the last 2 MiB of each service.
     """
     check_service_name("service", name)
-    place = flags.folder_of(home, join)
     since_s = 0 if since is None else int(time.time() - flags.parse_duration_s(since, "since"))
     lines = tail if since is None else MAX_LINES
     question = ReadLog(name, b"", lines, since_s, follow)
 
-    async def show(_: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
+    async def show(node: Link, place: Path) -> int:
+        return await _Logs(node, question, as_json=asking.as_json).show()
 
-        async with reach(place, own=join is not None) as node:
-            return await _Logs(node, question, as_json=as_json).show()
-
-    end_with(show)
+    asking.ask(show)
 
 
 def execute(

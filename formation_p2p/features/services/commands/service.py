@@ -13,7 +13,7 @@ from formation_p2p.command import flags
 from formation_p2p.command.command import CommandGroup
 from formation_p2p.command.exits import DONE, UNPLACEABLE
 from formation_p2p.command.flags import argument, option
-from formation_p2p.command.interrupt import Interrupt, end_with
+from formation_p2p.command.node_options import Asking
 from formation_p2p.command.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import PeerId
@@ -67,9 +67,8 @@ def apply(
         "The home of pinned services whose table names none: a peer's id or name; by default the "
         "worker of this machine.",
     ),
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """Publish the services of a file: workers find them, and run what is missing.
 
@@ -83,54 +82,43 @@ def apply(
     missing = [each for each in every if not (file.parent / each).is_file()]
     if missing:
         raise InvalidInput("files", f"{file.parent / missing[0]} is not there")
-    place = flags.folder_of(home, join)
 
-    async def publish(_: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
-
+    async def publish(node: Link, place: Path) -> int:
         pinned = _pinned_at(place, pin_to)
-        async with reach(place, own=join is not None) as node:
-            contents: dict[str, Blob] = {}
-            for each in named:
-                contents[each] = await node.put((file.parent / each).resolve())
-            known = await read_services(node)
-            sealed: dict[tuple[str, str], Blob] = {}
-            for service, name, each in hidden:
-                content = (file.parent / each).read_bytes()
-                before = _secret_in(known, service, name)
-                sealed[service, name] = await node.put_secret(
-                    content, service=service, known=before
-                )
-            specs = services_of(text, contents, pinned, sealed).specs
-            versioned = [_versioned(spec, known, "version" in text) for spec in specs]
-            done = await _publish(node, place, versioned, as_json=as_json)
-            if every and _is_own(node):
-                await _fetched(node, [spec.name for spec in versioned])
+        contents: dict[str, Blob] = {}
+        for each in named:
+            contents[each] = await node.put((file.parent / each).resolve())
+        known = await read_services(node)
+        sealed: dict[tuple[str, str], Blob] = {}
+        for service, name, each in hidden:
+            content = (file.parent / each).read_bytes()
+            before = _secret_in(known, service, name)
+            sealed[service, name] = await node.put_secret(content, service=service, known=before)
+        specs = services_of(text, contents, pinned, sealed).specs
+        versioned = [_versioned(spec, known, "version" in text) for spec in specs]
+        done = await _publish(node, place, versioned, as_json=asking.as_json)
+        if every and _is_own(node):
+            await _fetched(node, [spec.name for spec in versioned])
         return done
 
-    end_with(publish)
+    asking.ask(publish)
 
 
 @app.command(name="rm")
 def remove(
     names: list[str] = NAMES,
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """End services: their replicas finish what they serve, and none is started any more."""
-    place = flags.folder_of(home, join)
 
-    async def withdraw(_: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
+    async def withdraw(node: Link, place: Path) -> int:
+        known = await read_services(node)
+        specs = [_known(name, known) for name in names]
+        ends = [replace(x, version=x.version + 1, withdrawn=True) for x in specs]
+        return await _publish(node, place, ends, as_json=asking.as_json)
 
-        async with reach(place, own=join is not None) as node:
-            known = await read_services(node)
-            specs = [_known(name, known) for name in names]
-            ends = [replace(x, version=x.version + 1, withdrawn=True) for x in specs]
-            return await _publish(node, place, ends, as_json=as_json)
-
-    end_with(withdraw)
+    asking.ask(withdraw)
 
 
 @app.command()
@@ -139,32 +127,27 @@ def rollback(
     version: int | None = option(
         "--version", "N", "The version to publish; by default the one before the newest."
     ),
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """Publish an earlier version of a service again, as its newest.
 
     The versions are those that were published from this home.
     """
-    place = flags.folder_of(home, join)
-    kept = _kept(place, name)
 
-    async def publish(_: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
+    async def publish(node: Link, place: Path) -> int:
+        kept = _kept(place, name)
+        newest = _known(name, await read_services(node)).version
+        earlier = [n for n in kept if n < newest and (version is None or n == version)]
+        if not earlier:
+            have = ", ".join(map(str, sorted(kept))) or "none"
+            problem = f"this home published no such version of {name}; it has {have}"
+            raise InvalidInput("version", problem)
+        spec = replace(kept[max(earlier)], version=newest + 1)
+        say(f"formation: {name} is again what it was in version {max(earlier)}")
+        return await _publish(node, place, [spec], as_json=asking.as_json)
 
-        async with reach(place, own=join is not None) as node:
-            newest = _known(name, await read_services(node)).version
-            earlier = [n for n in kept if n < newest and (version is None or n == version)]
-            if not earlier:
-                have = ", ".join(map(str, sorted(kept))) or "none"
-                problem = f"this home published no such version of {name}; it has {have}"
-                raise InvalidInput("version", problem)
-            spec = replace(kept[max(earlier)], version=newest + 1)
-            say(f"formation: {name} is again what it was in version {max(earlier)}")
-            return await _publish(node, place, [spec], as_json=as_json)
-
-    end_with(publish)
+    asking.ask(publish)
 
 
 @app.command()
@@ -192,26 +175,21 @@ def drain(
 def scale(
     name: str = NAME,
     number: int = argument("N", "The number of replicas.", default=...),
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """Set the number of replicas of a service. Load adds more, up to `max` of its spec.
 
     Replicas that run continue: missing ones are started, and surplus ones are ended.
     """
-    place = flags.folder_of(home, join)
 
-    async def publish(_: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
+    async def publish(node: Link, place: Path) -> int:
+        spec = _known(name, await read_services(node))
+        replicas = Replicas(number, number, max(number, spec.replicas.maximum))
+        scaled = replace(spec, version=spec.version + 1, replicas=replicas)
+        return await _publish(node, place, [scaled], as_json=asking.as_json)
 
-        async with reach(place, own=join is not None) as node:
-            spec = _known(name, await read_services(node))
-            replicas = Replicas(number, number, max(number, spec.replicas.maximum))
-            scaled = replace(spec, version=spec.version + 1, replicas=replicas)
-            return await _publish(node, place, [scaled], as_json=as_json)
-
-    end_with(publish)
+    asking.ask(publish)
 
 
 app.command()(logs)

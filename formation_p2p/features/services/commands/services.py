@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from formation_p2p.command import flags
 from formation_p2p.command.exits import DONE, UNPLACEABLE
 from formation_p2p.command.flags import switch
-from formation_p2p.command.interrupt import Interrupt, end_with
+from formation_p2p.command.node_options import Asking
 from formation_p2p.command.words import Json, ago, printable, put, say
 from formation_p2p.features.services.commands.local import read_services
 
 if TYPE_CHECKING:
+    from formation_p2p.command.local.client import Link
     from formation_p2p.features.services.core.catalog import Gap
     from formation_p2p.features.services.core.claim import Claim
     from formation_p2p.features.services.core.events import ServicesRead
@@ -32,25 +32,21 @@ Examples:
 
 def services(
     gaps: bool = switch("--gaps", "Show what is missing alone, and what to do."),
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """Show the services of the network: how many replicas are ready, of how many, and where.
 
     What this machine runs comes below: in which state each replica is, and why.
     """
-    place = flags.folder_of(home, join)
 
-    async def show(_: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
+    async def show(node: Link, place: Path) -> int:
         from formation_p2p.features.services.core.view import view_of
 
-        async with reach(place, own=join is not None) as node:
-            read = await read_services(node)
+        read = await read_services(node)
         view = view_of(read)
         here = _here(place)
-        if as_json:
+        if asking.as_json:
             put(_in_json(read, view, here))
             return DONE
         if not read.heard:
@@ -71,7 +67,7 @@ def services(
             _show_here(here)
         return DONE
 
-    end_with(show)
+    asking.ask(show)
 
 
 def _show(gaps: Sequence[Gap], view: ServicesView) -> None:
