@@ -105,9 +105,8 @@ def explain(
         "FILE",
         "For calls of this Python file's functions; also show what code they take along.",
     ),
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """Show which workers could run a task, in the order of rank, and why the others could not.
 
@@ -118,7 +117,7 @@ def explain(
     every node. Nothing is run and no worker is asked: this is decided by what workers announced and
     what this node knows.
     """
-    place = flags.folder_of(home, join)
+    place = asking.place()
     flags.learn_peers(place, kwargs)
     options = options_of(kwargs)
     code, missing = (None, ()) if script is None else code_of(script)
@@ -128,10 +127,9 @@ def explain(
         options = replace(options, needs=of_calls(options.needs))
 
     async def show(_: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
         from formation_p2p.command.outcomes import asked_again, why_empty
 
-        async with reach(place, own=join is not None) as node:
+        async with asking.reach(place) as node:
             ask = partial(node.discover, options.needs, name=name, options=options)
             found, everyone = await asked_again(
                 lambda: asyncio.gather(ask(), node.workers()), lambda answers: bool(answers[1])
@@ -141,7 +139,7 @@ def explain(
             why = "" if decision.ranked or rejected else await why_empty(node, place)
         trace = found.trace if discovery else None
         calls = None if script is None else _Calls(script.name, code, missing)
-        if as_json:
+        if asking.as_json:
             put(_document(decision, rejected, trace, calls))
         else:
             _show(decision, rejected, trace, calls)

@@ -16,6 +16,7 @@ from formation_p2p.command.exits import DONE, IN_WORDS
 from formation_p2p.command.files import local, make_folder
 from formation_p2p.command.flags import argument, option
 from formation_p2p.command.interrupt import Interrupt, end_with
+from formation_p2p.command.node_options import Asking
 from formation_p2p.command.run import write_output
 from formation_p2p.command.task_flags import FLAGS, PolicyCommand, takes
 from formation_p2p.command.words import put, say
@@ -179,9 +180,8 @@ def build(
     output: Path | None = option(
         "-o", "FILE|DIR/", "Where the result goes; by default under its own name, here."
     ),
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    asking: Asking,
 ) -> None:
     """Build what a folder holds on a worker, and bring the result back.
 
@@ -190,7 +190,7 @@ def build(
     without a network unless --needs network=1. Of the workers that are capable and have room the
     nearest one by XOR is responsible for it. Each status comes with its reason.
     """
-    place = flags.folder_of(home, join)
+    place = asking.place()
     flags.learn_peers(place, kwargs)
     flags.refuse_local(kwargs.get("scope"))
     made = build_of(folder, script, targets or (), result)
@@ -206,15 +206,14 @@ def build(
         flags.require(place, Right.SUBMIT, driver=made.driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
-        from formation_p2p.command.local.client import reach
         from formation_p2p.command.outcomes import error_of, exit_code_of, why_empty
 
         with packed(made) as tar:
-            async with reach(place, may=may, own=join is not None) as node:
+            async with asking.reach(place, may) as node:
                 plan = build_plan(made.targets, await node.put(tar), made.around)
                 job = await node.submit(plan, name=made.name, options=options)
                 interrupt.first(job.cancel, "cancelling the build")
-                await Watch(job, as_json=as_json).to_end(node, options, made)
+                await Watch(job, as_json=asking.as_json).to_end(node, options, made)
                 results = await job.results()
                 if interrupt.number is not None and any(x.status == "cancelled" for x in results):
                     return interrupt.exit_code
