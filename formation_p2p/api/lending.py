@@ -20,7 +20,7 @@ from formation_p2p.environments.uv import can_install
 from formation_p2p.machine.core.bounds import HOST, MAX_LABELS, refuse_host_label, sorted_labels
 from formation_p2p.machine.core.capability import Limits
 from formation_p2p.machine.hardware import Hardware, probe
-from formation_p2p.machine.pythons import interpreters
+from formation_p2p.machine.pythons import Interpreter, interpreters
 from formation_p2p.node_assembly import LABELS
 from formation_p2p.peer.core.events import Serve
 from formation_p2p.state.usage import USAGE, UsageFile
@@ -78,7 +78,8 @@ class LendingNode(Enterable):
             if not isinstance(drivers, Mapping):
                 given = drivers, home, sandbox, pythons, environments, lent
                 drivers = await asyncio.to_thread(set_up_drivers, *given)
-            hardware = await _probed(self._services.entered()[1].scratch, limits)
+            found = offered.values() if PythonCall.driver in drivers else None
+            hardware = await _probed(self._services.entered()[1].scratch, limits, found)
             said = (
                 *{**(labels or {}), HOST: self._services.name}.items(),
                 *labels_of(lent).items(),
@@ -89,15 +90,10 @@ class LendingNode(Enterable):
                     said += await asyncio.to_thread(labels_said, home, room)
             pairs = sorted_labels(said)
             usage = await asyncio.to_thread(UsageFile, home / USAGE)
-            can = replace(hardware.capability, installs=can_install())
-            if PythonCall.driver in drivers:
-                can = replace(can, pythons=tuple(each.python for each in offered.values()))
-            names = tuple(sorted(drivers))
-            lending.begin(
-                Serve(can, names, pairs, price_micro, (), permissive, shares), drivers, usage
-            )
+            what = hardware.capability, tuple(sorted(drivers)), pairs
+            lending.begin(Serve(*what, price_micro, (), permissive, shares), drivers, usage)
             self._services.call(lending.serve)
-            return replace(hardware, capability=can)
+            return hardware
 
     async def vacate(self, grace_s: float = GRACE_S) -> None:
         """Take no more work, and have what runs here for others go on elsewhere: it is given
@@ -113,15 +109,21 @@ class LendingNode(Enterable):
         self._services.call(lambda shell: shell.reopen())
 
 
-async def _probed(scratch: Path, limits: Limits | None) -> Hardware:
-    """Raises LocalError."""
+async def _probed(
+    scratch: Path, limits: Limits | None, pythons: Iterable[Interpreter] | None
+) -> Hardware:
+    """With the versions of Python for calls, where they run here. Raises LocalError."""
 
     def probed() -> Hardware:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         return probe(scratch, limits)
 
     try:
-        return await asyncio.wait_for(asyncio.to_thread(probed), PROBE_S)
+        found = await asyncio.wait_for(asyncio.to_thread(probed), PROBE_S)
     except TimeoutError:
         problem = f"the probe took longer than {PROBE_S:.0f} s"
         raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
+    can = replace(found.capability, installs=can_install())
+    if pythons is not None:
+        can = replace(can, pythons=tuple(each.python for each in pythons))
+    return replace(found, capability=can)

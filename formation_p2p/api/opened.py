@@ -40,6 +40,7 @@ from formation_p2p.reach.mdns import is_wanted
 from formation_p2p.reach.remembered import RememberedPeers
 from formation_p2p.state.charter_file import CharterFile
 from formation_p2p.state.held import HELD, HeldFile
+from formation_p2p.state.journal import Journal
 from formation_p2p.state.member_file import learn_names
 from formation_p2p.state.members import SeenMembers
 from formation_p2p.state.memory_samples import MemoryRecorder, MemorySamples
@@ -151,17 +152,9 @@ class NodeServices:
                 config.tracing.open()
             closing.callback(self._recorder.close)
             self.observability.open(claimed, closing)
-            self._blobs = BlobStore(claimed.blobs, config.cache_bytes)
-            self._blobs.load()
-            self._private.open(claimed.blobs)
-            closing.callback(self._private.close)
-            self.arrivals.folder = claimed.blobs
             own, network = claimed.identity.peer_id, claimed.network
-            journal = None if durable is None else durable.open(own, closing, config.journal)
-            for holder in self._blobs.durable_holders:
-                # Its job has ended, and the node then, before that was noted.
-                if durable is not None and durable.has_ended(job_of(holder) or holder):
-                    self._blobs.release(holder)
+            blobs = self._blobs = BlobStore(claimed.blobs, config.cache_bytes)
+            journal = self._open_content(blobs, claimed, closing)
             closing.callback(self.lending.close)
             self._name = config.name or config.home.name()
             trust = TrustFile(claimed.trust, own)
@@ -180,7 +173,7 @@ class NodeServices:
                 listen=config.listen,
                 announce=config.announce,
                 scratch_root=claimed.scratch,
-                blobs=self._blobs,
+                blobs=blobs,
                 private=self._private,
                 secrets=claimed.services / "secrets",
                 arrivals=self.arrivals,
@@ -208,6 +201,22 @@ class NodeServices:
                 closing.callback(journal.close)
             self._runtime.start()
             self._closing = closing.pop_all()
+
+    def _open_content(self, blobs: BlobStore, claimed: Claim, closing: ExitStack) -> Journal | None:
+        """And the jobs that are kept, which hold some of it."""
+        durable = self._durable
+        blobs.load()
+        self._private.open(claimed.blobs)
+        closing.callback(self._private.close)
+        self.arrivals.folder = claimed.blobs
+        if durable is None:
+            return None
+        journal = durable.open(claimed.identity.peer_id, closing, self._config.journal)
+        for holder in blobs.durable_holders:
+            # Its job has ended, and the node then, before that was noted.
+            if durable.has_ended(job_of(holder) or holder):
+                blobs.release(holder)
+        return journal
 
     def close(self) -> None:
         """Once the durable jobs are stopped."""
