@@ -19,6 +19,7 @@ from typing import Final, Self
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.drivers.core.limits import MAX_PROCESSES
+from formation_p2p.drivers.etc_copy import HOSTS, NAMESERVERS, EtcCopy, leads_to_software
 from formation_p2p.drivers.lent import Lent
 from formation_p2p.machine.command import printed_by
 from formation_p2p.machine.gpus import AMD, INTEL, NVIDIA
@@ -30,18 +31,19 @@ _SOFTWARE: Final = tuple(
     f"/{name}"
     for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store", "gnu/store")
 )
-# Of /etc, what programs and libraries of the distribution do not work without. Each takes 0.1 ms of
-# a start. None is secret: /etc/environment, gitconfig, pip.conf or npmrc may hold passwords.
+# Of /etc, what programs and libraries of the distribution do not work without. None is secret:
+# /etc/environment, gitconfig, pip.conf or npmrc may hold passwords.
 _SETTINGS: Final = (
     *("ld.so.cache", "ld.so.conf*", "alternatives", "localtime", "fonts", "mime.types"),
     *("*-release", "debian_version", "chromium*", "maven/m2.conf", "maven/logging", "perl", "xml"),
-    *("passwd", "group", "nsswitch.conf", "hosts", "protocols", "services", "crypto-policies"),
+    *("passwd", "group", "nsswitch.conf", "protocols", "services", "crypto-policies"),
     *("ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf"),
     *("pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf"),
     *("pki/ca-trust/extracted", "ca-certificates/extracted", "ImageMagick-*"),
     *("java*", "R", "openmpi*", "texmf", "OpenCL", "vulkan"),
 )
-_NAMESERVERS: Final = "resolv.conf"
+_HOSTS: Final = f"/etc/{HOSTS}"
+_NAMESERVERS: Final = f"/etc/{NAMESERVERS}"
 # What the kernel tells of processors, memory and devices, and of the task's own control group.
 _HARDWARE: Final = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/fs/cgroup")
 # Beside what is in /usr: formats of TeX, fonts by name.
@@ -49,7 +51,6 @@ _DATA: Final = ("/var/lib/texmf", "/var/cache/fontconfig")
 # To be written to. They are held in memory, which the supervisor counts.
 _TEMPORARY: Final = "/tmp"
 _SHARED_MEMORY: Final = "/dev/shm"
-_HOSTS: Final = "/etc/hosts"
 # What the GPUs of a vendor need beside their libraries, which are on the root.
 _RENDER: Final = "dri/renderD*"
 _GPUS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -98,7 +99,7 @@ class Bubblewrap:
     """`home` is the node's home folder. `user` are the options for a user namespace, `devices` the
     names below /dev of the GPUs of each vendor, `shown` what tasks may read beside the software of
     the machine: the prefixes of interpreters, and programs of theirs; `needed` is what there is of
-    that."""
+    that. Without a copy of /etc each of its files is bound by itself."""
 
     program: str
     home: Path
@@ -106,6 +107,7 @@ class Bubblewrap:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _GPUS)
     shown: tuple[str, ...] = ()
     lent: tuple[Lent, ...] = ()
+    etc: EtcCopy | None = None
     needed: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,14 +155,18 @@ class Bubblewrap:
         kinds = sorted({kind for vendor in gpus for kind in self.devices[vendor]})
         devices = (str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind)))
         libraries = (path for vendor in gpus for path in _there("", _GPU_SOFTWARE.get(vendor, ())))
-        settings = _there("/etc", (*_SETTINGS, *((_NAMESERVERS,) if network else ())))
+        settings = tuple(_there("/etc", _SETTINGS))
+        etc = None if self.etc is None else self.etc.folder(settings)
         return (
             *(self.program, "--cap-drop", "ALL", *self.user, "--unshare-pid", "--as-pid-1"),
             *("--unshare-ipc", "--unshare-uts"),
             *(() if network or hosts else ("--unshare-net",)),
             *(() if hosts is None else ("--hostname", hosts.name)),
             # The root is empty at first.
-            *(word for path in (*software, *settings) for word in _as_it_is(path)),
+            *(word for path in software for word in _as_it_is(path)),
+            *(word for path in (() if etc else settings) for word in _as_it_is(path)),
+            *(() if etc is None else ("--ro-bind", str(etc), "/etc")),
+            *_each("--ro-bind-try", (_HOSTS, *((_NAMESERVERS,) if network else ()))),
             *_each("--ro-bind-try", (*_HARDWARE, *_DATA)),
             *_each("--ro-bind", libraries),
             *("--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY),
@@ -213,9 +219,7 @@ def _there(folder: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _as_it_is(path: str) -> tuple[str, str, str]:
-    """A link stays one where it leads to software: its name may say something too, such as the time
-    zone."""
-    if Path(path).is_symlink() and os.path.realpath(path).startswith("/usr/"):
+    if leads_to_software(path):
         return "--symlink", str(Path(path).readlink()), path
     return "--ro-bind-try", path, path
 

@@ -15,6 +15,7 @@ from typing import Final, Literal, Self
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.drivers import seccomp
 from formation_p2p.drivers.bubblewrap import Bubblewrap, NoSandbox
+from formation_p2p.drivers.etc_copy import EtcCopy
 from formation_p2p.drivers.groups import Groups
 from formation_p2p.drivers.lent import Lent
 from formation_p2p.environments.cache import EnvironmentCache
@@ -176,6 +177,11 @@ class Machine:
             cache = EnvironmentCache.open(place, environments or EnvironmentSettings())
         except OSError as why:
             _log.warning("tasks that bring packages are refused: %s", why)
+        else:
+            if around is not None:
+                around = replace(around, etc=EtcCopy(cache.root))
+                # Makes the first copy, for which no task has to wait.
+                around.command(place, network=False, gpus=())
         return cls(Cores.of_this_process(), Groups.found(), around, place, pythons, cache)
 
     @property

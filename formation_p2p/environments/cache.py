@@ -9,6 +9,7 @@ make room.
 | `NAME-KEY/ready` | its size: it is whole since this was written. Touched when it is used |
 | `downloads*/` | what uv has downloaded: of one, for builds that begin now |
 | `python-KEY/` | an interpreter by its usual names, for processes; made anew by each node |
+| `etc-*/` | what tasks see of /etc (drivers/etc_copy.py); made anew by each node |
 | `gone-N/` | what is being removed |
 
 An environment without `ready` is what a crash left, and is removed. One node uses the folder at a

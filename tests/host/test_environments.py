@@ -74,7 +74,8 @@ class Builder:
 
     @property
     def left(self) -> set[str]:
-        return {path.name for path in self.cache.root.iterdir()} - {"downloads"}
+        names = {path.name for path in self.cache.root.iterdir()} - {"downloads"}
+        return {name for name in names if not name.startswith("etc-")}
 
     async def make(self, *lines: str) -> None:
         await self.use(*lines)
