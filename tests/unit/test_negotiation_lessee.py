@@ -285,6 +285,7 @@ def test_a_worker_out_of_reach_is_as_good_as_a_refusal(bob: Bob) -> None:
     asked = bob.ask(ALICE, CAROL)
     bob.lessee.undelivered(Undelivered(DAVE.peer_id, "no business of this round"), at(0))
     bob.offered(CAROL, "c1")
+    bob.lessee.undelivered(Undelivered(CAROL.peer_id, "it broke once the offer was there"), at(0))
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "no route"), at(0))
     gone = Silent("no route")
     assert bob.hears() == (

@@ -245,8 +245,6 @@ class Filler:
             beyond_s = ours.held_s
         share = self._means.share(signed.spec.worker_type)
         busy_s = min(held, share) * ours.held_s + max(0, held + 1 - share) * beyond_s
-        if not busy_s:
-            return 0.0
         taken = self._means.busy(signed.spec, held, now, doubted)
         if guardians:
             others = len(set(guardians) - taken)

@@ -313,9 +313,7 @@ class Services:
             return
         for service in dict.fromkeys(claim.service for claim in kept):
             self._means.see_refused(service, now)
-        for claim in kept:
-            if claim.peer_id == self._means.peer_id:
-                continue
+        for claim in (each for each in kept if each.peer_id != self._means.peer_id):
             self._guards.noticed(claim, now)
             if claim.is_live:
                 self.holding.disputed(claim, now)
