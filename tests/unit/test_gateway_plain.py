@@ -196,3 +196,13 @@ def test_what_is_written_is_plain() -> None:
     assert request_of(written(b"GET /a?b HTTP/1.1", headers)) == (b"/a?b", headers)
     told = [(b"content-length", b"2")]
     assert answer_of(written(b"HTTP/1.1 200 OK", told, b"ok")) == (200, b"OK", told, b"ok")
+
+
+@pytest.mark.parametrize("line", [b"X:%b\0", b"X: x%b\0", b"X: %bx \0", b"%b\0"])
+def test_a_line_of_spaces_is_refused_as_fast_as_any(line: bytes) -> None:
+    """Read in quadratic time, these take minutes."""
+    for piece in (b" ", b"\t", b"x ", b"x: \r\n"):
+        head = HEAD + line % (piece * ((MAX_HEAD_BYTES - 100) // len(piece))) + b"\r\n\r\n"
+        for _ in range(20):
+            assert request_of(head) is None
+            assert answer_of(OK + head.removeprefix(HEAD)) is None
