@@ -40,4 +40,5 @@ def __dir__() -> list[str]:
 
 def _listed() -> dict[str, object]:
     found = vars(importlib.import_module("formation_p2p.public"))
-    return {name: found[name] for name in sorted(found) if name[0] != "_"}
+    # pytest, whose plugin we bring, adds names that are no identifiers to the modules of plugins.
+    return {name: found[name] for name in sorted(found) if name[0] != "_" and name.isidentifier()}

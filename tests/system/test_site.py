@@ -30,6 +30,6 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
     for path in tmp_path.rglob("*.css"):
         assert not LOADED.search(path.read_text()), path
     api = "".join(path.read_text() for name, path in pages.items() if "reference/python/" in name)
-    for name in vars(public):
-        assert name[0] == "_" or re.search(rf"id=\"[\w.]+\.{name}\"", api), name
+    for name in (each for each in vars(public) if each[0].isalpha()):  # pytest adds names, too
+        assert re.search(rf"id=\"[\w.]+\.{name}\"", api), name
     assert "formation network invite" in pages["reference/command.html"].read_text()
