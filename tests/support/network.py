@@ -95,7 +95,7 @@ async def sees(node: Node, workers: int) -> None:
     async def found() -> bool:
         return len(await node.workers()) == workers
 
-    await until(found)
+    await until(found, every_s=0.05)  # each time it asks the network
 
 
 def runs(argument: str) -> bool:
