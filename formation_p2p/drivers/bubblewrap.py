@@ -164,8 +164,8 @@ class Bubblewrap:
             *(() if hosts is None else ("--hostname", hosts.name)),
             # The root is empty at first.
             *(word for path in software for word in _as_it_is(path)),
-            *(word for path in (() if etc else settings) for word in _as_it_is(path)),
             *(() if etc is None else ("--ro-bind", str(etc), "/etc")),
+            *(word for path in settings if _is_bound(path, etc) for word in _as_it_is(path)),
             *_each("--ro-bind-try", (_HOSTS, *((_NAMESERVERS,) if network else ()))),
             *_each("--ro-bind-try", (*_HARDWARE, *_DATA)),
             *_each("--ro-bind", libraries),
@@ -218,8 +218,13 @@ def _there(folder: str, names: Iterable[str]) -> Iterator[str]:
         yield from filter(os.path.lexists, found)
 
 
+def _is_bound(path: str, copy: Path | None) -> bool:
+    """Whether it is not in the copy of /etc."""
+    return copy is None or (Path(path).is_dir() and not leads_to_software(Path(path)))
+
+
 def _as_it_is(path: str) -> tuple[str, str, str]:
-    if leads_to_software(path):
+    if leads_to_software(Path(path)):
         return "--symlink", str(Path(path).readlink()), path
     return "--ro-bind-try", path, path
 

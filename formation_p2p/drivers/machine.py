@@ -180,8 +180,6 @@ class Machine:
         else:
             if around is not None:
                 around = replace(around, etc=EtcCopy(cache.root))
-                # Makes the first copy, for which no task has to wait.
-                around.command(place, network=False, gpus=())
         return cls(Cores.of_this_process(), Groups.found(), around, place, pythons, cache)
 
     @property

@@ -19,17 +19,13 @@ from tests.support.sandboxes import needs_sandbox
 def etc(tmp_path: Path) -> Path:
     """With settings, and what tasks are not to see."""
     etc = tmp_path / "etc"
-    for folder in ("ssl/certs/java", "ssl/private", "alternatives"):
-        (etc / folder).mkdir(parents=True)
+    (etc / "ssl/certs").mkdir(parents=True)
     (etc / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
     (etc / "shadow").write_text("root:secret")
-    (etc / "ssl/private/key").write_text("secret")
+    (etc / "group").write_text("closed to others")
+    (etc / "group").chmod(0o640)
     (etc / "ssl/certs/ca.crt").write_text("a certificate")
-    (etc / "ssl/certs/java/cacerts").write_text("certificates of Java")
-    (etc / "ssl/certs/password").write_text("secret")
-    (etc / "ssl/certs/password").chmod(0o640)
-    os.mkfifo(etc / "ssl/certs/fifo")
-    (etc / "alternatives/vi").symlink_to("/usr/bin/nvi")
+    (etc / "ssl/openssl.cnf").write_text("[default]")
     (etc / "localtime").symlink_to("/usr/share/zoneinfo")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "nsswitch").write_text("hosts: files")
@@ -47,7 +43,7 @@ class Node:
         self._copy = EtcCopy(self.root, etc)
 
     def folder(self) -> Path:
-        names = ("passwd", "ssl/certs", "alternatives", "localtime", "nsswitch.conf")
+        names = ("passwd", "group", "ssl/certs", "ssl/openssl.cnf", "localtime", "nsswitch.conf")
         sources = (self._etc / name for name in names)
         folder = self._copy.folder(tuple(str(each) for each in sources if os.path.lexists(each)))
         assert folder is not None
@@ -60,18 +56,17 @@ class Node:
         return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
-def test_a_copy_has_what_is_named_and_nothing_that_others_may_not_read(etc: Path) -> None:
+def test_a_copy_has_the_files_that_are_named_and_are_open_to_all(etc: Path) -> None:
     node = Node(etc)
     assert node.sees() == {
         "passwd": "root:x:0:0::/root:/bin/sh\n",
-        "ssl/certs/ca.crt": "a certificate",
-        "ssl/certs/java/cacerts": "certificates of Java",
+        "ssl/openssl.cnf": "[default]",
         "nsswitch.conf": "hosts: files",
         # Others are bound to these.
         "hosts": "",
         "resolv.conf": "",
     }
-    assert (node.folder() / "alternatives/vi").readlink() == Path("/usr/bin/nvi")
+    assert (node.folder() / "ssl/certs").is_dir()  # likewise
     assert (node.folder() / "localtime").readlink() == Path("/usr/share/zoneinfo")
 
 
@@ -79,6 +74,7 @@ def test_a_copy_is_the_same_for_all_tasks_until_something_changes(etc: Path) -> 
     node = Node(etc)
     assert node.folder() == node.folder()
     (etc / "shadow").write_text("another secret")
+    (etc / "ssl/certs/new.crt").write_text("a certificate")
     node.folder()
     assert len(list(node.root.iterdir())) == 1
 
@@ -88,13 +84,8 @@ def test_a_change_is_seen_by_the_next_task_and_not_by_a_task_that_runs(etc: Path
     first = node.folder()
     (etc / "passwd").write_text("nobody:x:65534:65534::/:/bin/false\n")
     assert node.sees()["passwd"].startswith("nobody")
-    (etc / "ssl/certs/java/cacerts").write_text("more certificates of Java")
-    assert node.sees()["ssl/certs/java/cacerts"].startswith("more")
     (etc.parent / "run" / "nsswitch").write_text("hosts: files dns")
     assert node.sees()["nsswitch.conf"] == "hosts: files dns"
-    (etc / "alternatives/vi").unlink()
-    (etc / "alternatives/vi").symlink_to("/usr/bin/vim")
-    assert (node.folder() / "alternatives/vi").readlink() == Path("/usr/bin/vim")
     (etc / "localtime").unlink()
     (etc / "localtime").symlink_to("/usr/share")
     assert (node.folder() / "localtime").readlink() == Path("/usr/share")
@@ -106,10 +97,8 @@ def test_what_is_gone_or_closed_to_others_is_gone_for_the_next_task(etc: Path) -
     node.folder()
     (etc / "passwd").unlink()
     assert "passwd" not in node.sees()
-    (etc / "ssl/certs/java/cacerts").unlink()
-    assert "ssl/certs/java/cacerts" not in node.sees()
-    (etc / "ssl/certs/ca.crt").chmod(0o600)
-    assert "ssl/certs/ca.crt" not in node.sees()
+    (etc / "ssl/openssl.cnf").chmod(0o600)
+    assert "ssl/openssl.cnf" not in node.sees()
 
 
 def test_a_copy_that_was_removed_is_made_again(etc: Path) -> None:
@@ -120,15 +109,7 @@ def test_a_copy_that_was_removed_is_made_again(etc: Path) -> None:
 
 
 def test_there_is_no_copy_where_none_can_be_made(etc: Path) -> None:
-    sources = (str(etc / "passwd"),)
-    root = etc.parent / "node"
-    copy = EtcCopy(root, etc)
-    assert copy.folder(sources) is None
-    (etc / "ssl/certs/large").touch()
-    os.truncate(etc / "ssl/certs/large", 2**30)
-    root.mkdir()
-    assert EtcCopy(root, etc).folder((str(etc / "ssl/certs"),)) is None
-    assert list(root.iterdir()) == []
+    assert EtcCopy(etc.parent / "nowhere", etc).folder((str(etc / "passwd"),)) is None
 
 
 LOOK = """
