@@ -730,10 +730,11 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
     shown = [shown_at(pid) for pid in found]
     unnamed.places = [place for place, *_ in shown]
     unnamed.threads = sum(threads for *_, threads in shown)
+    threads = {pid: thread_at(place) for pid, (place, *_) in zip(found, shown, strict=True)}
     own = [
         each
         for pid, each in zip(found, shown, strict=True)
-        if not is_in_memory_of(parents[pid], pid)
+        if parents[pid] not in threads or not is_in_memory_of(threads[parents[pid]], threads[pid])
     ]
     tables = 1024 * sum(kib for _, _, kib, _ in own)
     most = 1024 * sum(kib for _, kib, _, _ in own) + tables + files
@@ -749,10 +750,15 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
     return 1024 * held + tables + max(1024 * shared, files)
 
 
-def is_in_memory_of(parent: int, pid: int) -> bool:
+def is_in_memory_of(parent: int, child: int) -> bool:
     """As a program that is being started is until it has begun (vfork(2)): the kernel shows the
-    same memory twice. False where the kernel does not tell."""
-    return call("syscall", SYS_KCMP, parent, pid, KCMP_VM, 0, 0) == 0
+    same memory twice. False where the kernel does not tell. Both are threads that have not ended:
+    those that have ended have no memory, which is the same for the kernel."""
+    return call("syscall", SYS_KCMP, parent, child, KCMP_VM, 0, 0) == 0
+
+
+def thread_at(place: str) -> int:
+    return int(place.rpartition("/")[2])
 
 
 def shown_at(pid: int) -> tuple[str, int, int, int]:

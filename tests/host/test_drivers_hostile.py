@@ -122,6 +122,13 @@ threading.Thread(target=hold).start()
 SYS_exit = {"x86_64": 60}.get(__import__("os").uname().machine, 93)
 ctypes.CDLL(None).syscall(SYS_exit, 0)
 """
+# Likewise the first thread of the process above it: of neither the kernel shows whose memory it has
+# had.
+THREADS = THREAD.replace(
+    "threading.Thread(target=hold)",
+    "holds = __import__('os').fork() == 0\n"
+    "threading.Thread(target=hold if holds else partial(time.sleep, 60))",
+).replace("import ", "from functools import partial\nimport ", 1)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +149,11 @@ ctypes.CDLL(None).syscall(SYS_exit, 0)
         TABLES,
         NAMES,
         THREAD,
+        THREADS,
     ],
     ids=[
         *("file", "among others", "orphan", "hidden", "unreadable", "segments", "small segments"),
-        *("semaphores", "messages", "tables", "names", "thread"),
+        *("semaphores", "messages", "tables", "names", "thread", "threads"),
     ],
 )
 def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None:
