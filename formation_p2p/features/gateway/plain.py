@@ -20,8 +20,8 @@ MAX_HEAD_BYTES: Final = 16 * KIB
 CLOSE: Final = b"close"
 # None of these gives back what it has taken: else a line of spaces would take a second to refuse.
 _NAME: Final = rb"[-!#$%&'*+.^_`|~0-9A-Za-z]++"
-_VALUE: Final = rb"(?:[\x21-\x7e]++(?:[ \t]++[\x21-\x7e]++)*+)?"
-_LINES: Final = rb"((?:" + _NAME + rb":[ \t]*+" + _VALUE + rb"[ \t]*+\r\n)++)\r\n"
+_VALUE: Final = rb"(?:[\x21-\x7e]++(?:[ \t]++[\x21-\x7e]++|(?!))*+)?"
+_LINES: Final = rb"((?:" + _NAME + rb":[ \t]*+" + _VALUE + rb"[ \t]*+\r\n|(?!))++)\r\n"
 _LINE: Final = re.compile(rb"(" + _NAME + rb"):[ \t]*+(" + _VALUE + rb")[ \t]*+\r\n")
 _REQUEST: Final = re.compile(rb"GET (/[\x21-\x7e]*) HTTP/1\.1\r\n" + _LINES)
 _ANSWER: Final = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9]) ([\x20-\x7e]*)\r\n" + _LINES)
