@@ -1,4 +1,9 @@
-"""Watching the replicas of others: a guardian asks the holder of a claim whether it is there."""
+"""Watching the replicas of others: a guardian asks the holder of a claim whether it is there.
+
+What the guardians miss is found by reading the claims of services that this worker may run. A
+worker far from a slot's key reads rarely, for those that are nearer do. What one holder says is a
+hint alone.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,6 @@ from formation_p2p.features.services.core.events import ServiceStep
 from formation_p2p.features.services.core.means import Means, has_own
 from formation_p2p.features.services.core.shelf import asking
 from formation_p2p.features.services.core.spec import ServiceSpec
-
-# Reading the claims of services that this worker may run: what the guardians miss is found so.
-#
-# A worker far from a slot's key reads rarely, for those that are nearer do. What one holder says is
-# a hint alone.
 
 # A reader comes nearer to a name with each peer that it asks; halfway round the world in so many.
 MAX_HOPS = 4
