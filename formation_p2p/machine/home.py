@@ -4,10 +4,10 @@
 | -------------- | ------------- |
 | `identity.key` | the node's private key and its peer id, in one line of text |
 | `identity-1.key`… | the same for further nodes that run from here at the same time (claim.py) |
-| `trust-0.db`…  | the peer histories of each of them (storage/trust.py) |
+| `trust-0.db`…  | the peer histories of each of them (state/trust.py) |
 | `peers`        | addresses of peers that were met lately (reach/remembered.py) |
 | `name`         | what the node goes by, where that is not the name of its host |
-| `members`      | the members of the network that were met (storage/member_file.py) |
+| `members`      | the members of the network that were met (state/member_file.py) |
 | `network`      | the invite of the network; each node binds its grant to itself |
 | `grant-0`…     | a renewed grant of each of them, where there is one, as an invite |
 | `withdrawn`    | peers and invitations whose grants are not renewed; only beside `root.key` |

@@ -2,8 +2,8 @@
 
 A peer that is not connected is dialled before the first message, which costs two round trips: one
 for TCP, and one for Noise, whose negotiation goes out together with its first message; yamux and
-the stream's protocol go out together with what follows. That is what `host/` does. A peer that
-was dialled can use the connection as well.
+the stream's protocol go out together with what follows. That is what `formation_p2p/net/` does. A
+peer that was dialled can use the connection as well.
 
 Simplified: a node has one limit for both directions, and closes the connection that is idle the
 longest when it is reached; a message's size and its processing take no time.

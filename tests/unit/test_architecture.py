@@ -19,6 +19,8 @@ ROOMS = tuple(sorted(each.name for each in LIBRARY.iterdir() if (each / "__init_
 NAMED = re.compile(
     rf"`((?:{'|'.join(ROOMS)}|formation_p2p|tests|simulations|benchmarks|examples|tools)/[\w./]*)`"
 )
+# Files of other packages, and of users, are named as well.
+OF_A_MODULE = re.compile(r"[(`](?!libp2p/|distributed/|a/)((?:\w+/)+\w+\.py)[)`,]")
 LINKED = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -58,6 +60,14 @@ def test_what_is_pure_imports_only_what_is_pure() -> None:
     for path in LIBRARY.rglob("core/**/*.py"):
         for module in IMPORTED.findall(path.read_text()):
             assert "core" in module.split("."), f"{path} imports {module}"
+
+
+def test_every_file_that_a_module_names_is_there() -> None:
+    """In its comments and docstrings, from a folder that the module is in."""
+    for path in LIBRARY.rglob("*.py"):
+        for name in OF_A_MODULE.findall(path.read_text()):
+            folders = (each for each in path.parents if each.is_relative_to(ROOT))
+            assert any((each / name).is_file() for each in folders), f"{path} names {name}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -1,6 +1,6 @@
 """One node's part in the DHT: it answers others, keeps its table fresh, and starts searches.
 
-Pure. Inputs are the events of `dht/rpc.py` and the calls below; `take()` returns the effects.
+Pure. Inputs are the events of `dht/core/rpc.py` and the calls below; `take()` returns the effects.
 Sources are named where each part is: `routing.py`, `lookup.py`, `store.py`.
 """
 

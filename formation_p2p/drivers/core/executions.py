@@ -113,7 +113,7 @@ class LeaseExecutions:
 
     def has_room_for(self, payload: bytes, shared: bytes) -> bool:
         # Attempts of one window may all end while those of the next come. One message carries as
-        # many (negotiation/messages.py).
+        # many (leases/core/messages.py).
         return (
             len(self.in_flight) < self.window
             and len(self.in_flight) + len(self.outbox) < 2 * self.window

@@ -1,6 +1,6 @@
 """The scheduler: jobs come in, tasks find workers, results go out, each counted once.
 
-Tasks with the same scheduling key (placement/task_options.py) form a group, which shares what
+Tasks with the same scheduling key (placement/core/task_options.py) form a group, which shares what
 discovery found and the leases held, so that one lease runs any number of tasks. Each task waits in
 the queue of the worker that its policy names, by default the nearest by XOR, or of none in
 particular; a worker that is free while its own queue is empty takes over from the longest other

@@ -38,7 +38,7 @@ class Joined:
 @dataclass(frozen=True, slots=True)
 class AddressesChanged:
     """Others reach us elsewhere from now on. `direct` is where they may be able to dial us, for the
-    DHT; `announced` what our record says, with circuits. See `nat/own_addresses.py`."""
+    DHT; `announced` what our record says, with circuits. See `reach/core/own_addresses.py`."""
 
     direct: tuple[str, ...]
     announced: tuple[str, ...]

@@ -1,10 +1,10 @@
 """The kernel of a peer as one state machine: `effects = peer.handle(event, now)`.
 
-Pure. The same object runs in production, driven by `host/`, and in simulations, driven by
-`sim/`. Its shell performs the effects, arms a timer for `next_timeout`, and hands back
-what happens as events. Every node has the DHT and can submit; one that was told `Serve` works
-for others as well. `formation_p2p/assembly.py` adds the features, and has the closed unions of
-all events and effects.
+Pure. The same object runs on a node, driven by `peer/shell.py`, and in simulations, driven by
+`simulations/simulator/`. The program around it performs the effects, arms a timer for
+`next_timeout`, and hands back what happens as events. Every node has the DHT and can submit; a node
+that was told `Serve` works for others as well. `formation_p2p/assembly.py` adds the features, and
+has the closed unions of all events and effects.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each kind of hint is met from 0 to 1. A required hint refuses all below 1; else 
 the sum of the terms decides before the score of the policy. All kinds weigh the same, but that
 workers to be avoided come after all others.
 
-A worker says with its offer how much of the data it has (negotiation/round.py), and its round trip
+A worker says with its offer how much of the data it has (leases/core/round.py), and its round trip
 may not be measured yet: neither refuses a candidate here.
 """
 

@@ -15,7 +15,7 @@ from typing import Final
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 
-# As many as a group of tasks keeps in mind (dispatch/task_group.py), and as many unasked.
+# As many as a group of tasks keeps in mind (jobs/core/task_group.py), and as many unasked.
 MAX_PEERS: Final = 1024
 # Routes change. On a connection that is kept it is measured again within 64 s.
 FORGET_S: Final = 600.0

@@ -102,7 +102,7 @@ class Profile:
     in, for one core-hour or what weighs as much; 0 is free. `grant` shows that the worker may
     work in this network; it is bound to the worker's peer id, and public. `withdrawn` marks a
     worker's last word: it is gone, and what it said before is void. `spans` says how deep the
-    shards are that it announces itself in (capability/shards.py), bucket by bucket in the order
+    shards are that it announces itself in (records/core/buckets.py), bucket by bucket in the order
     of `buckets_of`; those past the end are whole. `mix` is what the worker was asked for lately.
     `environments` names those that it has, the latest used first. `link` is that of a worker at the
     edge.

@@ -34,7 +34,7 @@ from formation_p2p.trust.core.quota import NOTHING, QuotaAccount, Used, month_of
 from formation_p2p.workload.core.data_rule import DataRule
 from formation_p2p.workload.core.scope import NOWHERE, Place
 
-# The longest wait that a refusal can carry (negotiation/messages.py).
+# The longest wait that a refusal can carry (leases/core/refusal_kind.py).
 MAX_WAIT_S: Final = 3600
 _SUBMIT: Final = Right.SUBMIT.value
 

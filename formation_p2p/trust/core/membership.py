@@ -212,8 +212,8 @@ def charter_name(network_id: bytes) -> bytes:
 
 
 class CharterShelf:
-    """See `Shelf` of dht/store.py. `adopted` is what counts since the last look; `refused` says why
-    the last one that came did not."""
+    """See `Shelf` of dht/core/store.py. `adopted` is what counts since the last look; `refused`
+    says why the last one that came did not."""
 
     def __init__(self, membership: Membership) -> None:
         self.name = charter_name(membership.network_id)

@@ -122,7 +122,7 @@ class OwnGrant:
 RENEW: Final = "renew"
 # A grant is renewed in the last half of its life.
 SPENT: Final = 0.5
-# A refusal carries no longer wait (negotiation/refusal_kind.py).
+# A refusal carries no longer wait (leases/core/refusal_kind.py).
 _MAX_RETRY_MS: Final = 3600 * 1000
 
 

@@ -1,8 +1,8 @@
 """References to blobs by their content: any peer may hold one, and none can forge it.
 
 The name is a CIDv1. Content of one chunk is its own block (`raw`); longer content is named by its
-manifest (data/manifest.py), a `dag-cbor` block that lists the digests of its chunks. The hash is
-BLAKE3, which takes a quarter of the time of SHA-256.
+manifest (content/core/fetch.py), a `dag-cbor` block that lists the digests of its chunks. The hash
+is BLAKE3, which takes a quarter of the time of SHA-256.
 
 Source: multiformats CID specification, version 1; multicodec table; RFC 4648, section 6.
 """
