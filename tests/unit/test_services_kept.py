@@ -348,3 +348,21 @@ def test_a_replica_that_breaks_a_stream_has_none_kept() -> None:
         assert [of_alice.is_closed, of_bob.is_closed] == [True, False]
 
     told(story)
+
+
+def test_of_services_without_streams_nothing_is_kept() -> None:
+    """Anyone may ask for names that no service has."""
+
+    async def story(world: World) -> None:
+        async def missing(full: Callable[[], None]) -> Stream:
+            full()
+            raise ServiceError("there is none", ServiceRefusal.NOT_HERE)
+
+        for number in range(3):
+            wanted = Wanted(f"none-{number}")
+            with pytest.raises(ServiceError, match="there is none"):
+                await world.kept.stream(wanted, "client", missing)
+            world.kept.failed(wanted.service, "alice")
+        assert not world.kept._idle
+
+    told(story)

@@ -193,8 +193,9 @@ class Kept(Generic[S]):
 
     def failed(self, service: str, replica: str) -> None:
         """A stream to the replica has broken: the others that are kept are no better."""
-        for kept in [each for each in self._idle[service] if each[1].replica == replica]:
-            self._idle[service].remove(kept)
+        idle = self._idle.get(service, [])
+        for kept in [each for each in idle if each[1].replica == replica]:
+            idle.remove(kept)
             kept[1].give_up()
 
     def close(self) -> None:
@@ -214,7 +215,7 @@ class Kept(Generic[S]):
 
     def _take(self, wanted: Wanted) -> S | None:
         """The one that was used last."""
-        idle, now_s = self._idle[wanted.service], time.monotonic()
+        idle, now_s = self._idle.get(wanted.service, []), time.monotonic()
         for number in range(len(idle) - 1, -1, -1):
             on_behalf, stream = idle[number]
             if not _may_be_used(stream, now_s):
@@ -304,7 +305,7 @@ class Kept(Generic[S]):
 
     def _make_room(self, waiting: _Waiting[S]) -> None:
         """What nothing uses is for it, or makes a place for it."""
-        idle = self._idle[waiting.wanted.service]
+        idle = self._idle.get(waiting.wanted.service, [])
         for kept in reversed(idle):
             on_behalf, stream = kept
             if waiting.fits(stream, on_behalf) and _may_be_used(stream, time.monotonic()):
