@@ -116,7 +116,7 @@ _COMMANDS: Final = {
 
 
 # Of other packages (peer/feature.py). To look for them takes 10 ms: for names that are not above.
-_OFFERED: Final = Offered[click.Command]("formation_p2p.commands", {})
+_OFFERED: Final = Offered("formation_p2p.commands", {}, click.Command)
 
 
 class _Commands(MutableMapping[str, click.Command]):

@@ -30,13 +30,16 @@ class Offered(Mapping[str, _T]):
     """The built-in objects of a group and those of installed packages, by name. A built-in one is
     never replaced.
 
-    Raises InvalidInput where an object cannot be loaded, where two packages use the same name, and
-    where there are more than MAX_NAMES.
+    Raises InvalidInput where an object cannot be loaded or is of another class than `kind`, where
+    two packages use the same name, and where there are more than MAX_NAMES.
     """
 
-    def __init__(self, group: str, built_in: Mapping[str, _T]) -> None:
+    def __init__(
+        self, group: str, built_in: Mapping[str, _T], kind: type[_T] | None = None
+    ) -> None:
         self._group = group
         self._built_in = built_in
+        self._kind = kind
 
     def __getitem__(self, name: str) -> _T:
         if name in self._built_in:
@@ -51,6 +54,9 @@ class Offered(Mapping[str, _T]):
             why = f"{type(error).__name__}: {error}"[:256]
             problem = f"{name!r} of {_package(first)} cannot be loaded from {first.value}: {why}"
             raise InvalidInput(self._group, f"{problem}; mend or uninstall it") from error
+        if self._kind is not None and not isinstance(loaded, self._kind):
+            problem = f"{name!r} of {_package(first)} is no {self._kind.__name__}"
+            raise InvalidInput(self._group, f"{problem}; mend or uninstall it")
         return loaded
 
     def __contains__(self, name: object) -> bool:

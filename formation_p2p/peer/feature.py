@@ -41,4 +41,4 @@ class Feature:
     api: Callable[[Any], object] | None = None
 
 
-FEATURES: Final[Mapping[str, Feature]] = Offered("formation_p2p.features", {})
+FEATURES: Final[Mapping[str, Feature]] = Offered("formation_p2p.features", {}, Feature)

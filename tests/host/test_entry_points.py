@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.command.main import app
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.machine import entry_points
 from formation_p2p.machine.entry_points import MAX_NAMES
+from formation_p2p.peer.feature import FEATURES
 from formation_p2p.placement.policies import POLICIES, options_of, parse_policy
 from tests.support.waiting import HANGS_S
 
@@ -60,14 +63,16 @@ def solar(tmp_path: Path, on_path: Callable[[Path], None]) -> Path:
     return folder
 
 
-def package(folder: Path, name: str, code: str, policies: Mapping[str, str]) -> Path:
+def package(
+    folder: Path, name: str, code: str, offered: Mapping[str, str], group: str = "policies"
+) -> Path:
     """Returns the folder, which is to be on the path."""
     metadata = folder / f"{name}-1.2.dist-info"
     metadata.mkdir(parents=True)
     (folder / f"{name}.py").write_text(code)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-    lines = (f"{policy} = {target}\n" for policy, target in policies.items())
-    (metadata / "entry_points.txt").write_text("[formation_p2p.policies]\n" + "".join(lines))
+    lines = (f"{each} = {target}\n" for each, target in offered.items())
+    (metadata / "entry_points.txt").write_text(f"[formation_p2p.{group}]\n" + "".join(lines))
     return folder
 
 
@@ -134,6 +139,26 @@ def test_a_built_in_policy_is_never_replaced_and_names_are_bounded(
     xor, other = placed("xor", "p1")
     assert xor == "Xor(hashing='')"
     assert other == ("formation_p2p.policies: packages offer more than 64 names; uninstall some")
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "offered"),
+    [("features", "Feature", FEATURES), ("commands", "Command", app.commands)],
+)
+def test_what_is_no_feature_and_no_command_is_named(
+    group: str,
+    kind: str,
+    offered: Mapping[str, object],
+    tmp_path: Path,
+    on_path: Callable[[Path], None],
+) -> None:
+    """Each node asks for all features."""
+    on_path(package(tmp_path, "solar", SOLAR, {"night": "solar:never"}, group))
+    with pytest.raises(InvalidInput) as told:
+        offered["night"]
+    assert str(told.value) == (
+        f"formation_p2p.{group}: 'night' of solar 1.2 is no {kind}; mend or uninstall it"
+    )
 
 
 def test_without_other_packages_there_are_the_built_in_ones() -> None:
