@@ -186,6 +186,8 @@ async def test_a_submitter_that_restarts_counts_each_copy_once(
         job.write_text(f"{options}\n[[task]]\nargv = {json.dumps(voters.argv(script))}\n")
         with started(home, "submit", str(job), "--state", str(state), "--json") as submitter:
             await until(lambda: len(voters.marks) == 2)
+            # They are told once they are on the disk. What is not, the next one places again.
+            await until(lambda: submitter.output.count('"placed"') == 2)
             if "first" in script:
                 await asyncio.to_thread(submitter.line_with, '"answered"')
             dead_since_s = time.monotonic()

@@ -70,6 +70,13 @@ def until_there(path: Path, scheduler: Program) -> None:
     wait_until(path.exists, otherwise=lambda: f"{path}: {scheduler.output}")
 
 
+def until_placed(path: Path, scheduler: Program) -> None:
+    """Until the task that makes `path` runs, and the state says where. A scheduler that is killed
+    between the two does not know of it, and runs it again."""
+    until_there(path, scheduler)
+    scheduler.line_with('"placed"')  # it is told once it is on the disk
+
+
 def kill(program: Program) -> None:
     program.process.send_signal(signal.SIGKILL)
     program.ended()
@@ -161,8 +168,8 @@ def test_a_task_that_runs_on_while_its_scheduler_is_dead_is_not_run_again(
 ) -> None:
     state = tmp_path / "jobs.db"
     job = job_file(tmp_path, "echo ran >> runs; until [ -e go ]; do sleep 0.05; done")
-    with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
-        until_there(tmp_path / "runs", scheduler)
+    with started(carol, "submit", str(job), "--state", str(state), "--json") as scheduler:
+        until_placed(tmp_path / "runs", scheduler)
         dead_since_s = time.monotonic()
         kill(scheduler)
     with started(carol, "resume", "--state", str(state), "--json") as again:
@@ -178,8 +185,8 @@ def test_a_result_that_came_while_its_scheduler_was_dead_is_fetched(
 ) -> None:
     state = tmp_path / "jobs.db"
     job = job_file(tmp_path, "echo ran >> runs; until [ -e go ]; do sleep 0.05; done; touch over")
-    with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
-        until_there(tmp_path / "runs", scheduler)
+    with started(carol, "submit", str(job), "--state", str(state), "--json") as scheduler:
+        until_placed(tmp_path / "runs", scheduler)
         dead_since_s = time.monotonic()
         kill(scheduler)
     (tmp_path / "go").touch()
