@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tests.support.commands import LOOPBACK, formation, started
@@ -45,11 +46,19 @@ def test_the_publisher_reads_scales_and_looks_into_a_service_from_afar(tmp_path:
                 return {key: told[key] for key in ("ready", "version", "target")}
 
             wait_until(lambda: services()["ready"] == 1, every_s=0.5)
+
+            def printed(home: Path) -> bytes:
+                logs = formation(home, "service", "logs", "notes", "--since", "1h")
+                assert (logs.code, logs.err) == (0, "")
+                return logs.out
+
+            def has_printed(home: Path) -> bool:
+                return b"\nlistens\n" in printed(home)
+
             for home in (gate, worker):
-                printed = formation(home, "service", "logs", "notes", "--since", "1h")
-                assert (printed.code, printed.err) == (0, "")
-                assert b"ready (version 1, slot 0)" in printed.out
-                assert b"\nlistens\n" in printed.out
+                # The program prints once it is ready.
+                wait_until(partial(has_printed, home), every_s=0.5)
+                assert b"ready (version 1, slot 0)" in printed(home)
             ran = formation(
                 gate, "service", "exec", "notes", "--on", "kitchen", "--", "sh", stdin=b"echo $HOST"
             )
