@@ -18,8 +18,9 @@ from typing import Final
 from formation_p2p import Node, ProcessSpec
 from formation_p2p.machine.core.capability import idle
 
-# A worker announces its capacity when it has changed; a lease that nobody renews ends in 10 s.
-FULL_S: Final = 40.0
+# A worker announces its capacity when it has changed; a lease that nobody renews ends in 10 s. All
+# of it takes longer on a busy machine. Past this it hangs.
+FULL_S: Final = 180.0
 LOOK_S: Final = 0.5
 # A job every so often, so that there is work to do whatever befalls one of them.
 TASKS: Final = 12

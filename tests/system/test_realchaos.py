@@ -69,13 +69,14 @@ def test_who_is_cut_off_hears_nothing_until_it_is_healed() -> None:
                 "    try: c = socket.create_connection((sys.argv[1], 7000), 1); break\n"
                 "    except OSError: time.sleep(0.05)\n"
                 "else: sys.exit()\n"
-                "c.send(b'hello'); print(c.recv(9).decode())\n"
+                "c.settimeout(None); c.send(b'hello'); print(c.recv(9).decode())\n"
             )
             try:
                 bob = spaces.inside("bob", [sys.executable, "-c", ask, address])
                 return subprocess.run(bob, capture_output=True, timeout=HANGS_S, check=True).stdout
             finally:
                 listening.kill()
+                listening.wait()  # the next one listens at the same port
 
         assert said(HANGS_S / 2) == b"hello\n"
         spaces.cut("alice")
@@ -146,13 +147,13 @@ def test_what_tasks_leave_behind_is_found(
     cluster.gate = NodeProcess("gate", [], cluster.folder / "gate.out")
     cluster.scheduler = NodeProcess("scheduler", [], cluster.folder / "s.out")
     assert realchaos.left_over(cluster) == []
-    task = subprocess.Popen(["sh", "-c", f": {cluster.mark}; sleep 600; true"])
-    try:
-        [found] = realchaos.left_over(cluster)
-        assert str(task.pid) in found
-    finally:
-        task.kill()
-        task.wait()
+    waits = ["sh", "-c", f": {cluster.mark}; read line"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE) as task:
+        try:
+            [found] = realchaos.left_over(cluster)
+            assert str(task.pid) in found
+        finally:
+            task.kill()
     worker = NodeProcess("worker0", [], cluster.folder / "w.out")
     cluster.workers.append(worker)
     (cluster.home("worker0") / "scratch" / "node" / "task").mkdir(parents=True)
