@@ -33,6 +33,7 @@ from formation_p2p.features.gangs.host.network import (
 from formation_p2p.features.gangs.host.store_host import MAX_UNTOLD_BYTES
 from formation_p2p.features.gangs.host.store_host import SERVICE as STORE
 from formation_p2p.features.gangs.host.store_socket import StoreLink
+from formation_p2p.net.transport.frames import Deframer, encode_frame
 from tests.host.test_gang_devices import needs_devices, networks, packet, ran, relay
 from tests.host.test_gang_stores import StoreNode
 from tests.support.gangs import GANG, TunnelNode, gang_of, read_all
@@ -277,3 +278,24 @@ async def test_a_member_that_does_not_read_what_it_is_told_is_given_up() -> None
             await read_all(tunnel)
         # It has what is there when it comes again, and reads.
         assert await second.links.of(GANG, 1).read("key") == value
+
+
+@in_trio
+async def test_a_member_that_asks_for_much_at_once_and_reads_it_is_answered() -> None:
+    first, second = StoreNode(), StoreNode()
+    async with gang_of(first, second):
+        value = os.urandom(MIB)
+        answer = await first.links.of(GANG, 0).ask(lambda number: said.Set(number, "key", value))
+        assert isinstance(answer, Done)
+        numbers = range(MAX_UNTOLD_BYTES // MIB + 4)
+        asked = (said.Get(number, "key", 0) for number in numbers)
+        tunnel = await second.tunnels.open(GANG, 1, OWNER, STORE)
+        await tunnel.write(b"".join(encode_frame(said.pack_from_client(each)) for each in asked))
+        deframer, answered = Deframer(said.MAX_FRAME_BYTES), list[int]()
+        while len(answered) < len(numbers):
+            for frame in deframer.feed(await tunnel.read()):
+                told = said.parse_from_store(frame)
+                if isinstance(told, said.Value):
+                    answered.append(told.number)
+        assert answered == list(numbers)
+        tunnel.abort("all is read")

@@ -37,7 +37,7 @@ SERVICE: Final = "_store"
 # Told to a client and not taken by it: all that a store may hold, and as many changes again. One
 # that is further behind is better told everything anew.
 MAX_UNTOLD_BYTES: Final = 2 * MAX_STORE_BYTES + 4 * MIB
-# Past it nothing more is read of what a client asks.
+# Past it nothing more is done of what a client asks.
 UNTOLD_BYTES: Final = 4 * MIB
 # Written to a tunnel at a time, or one frame.
 WRITE_BYTES: Final = 256 * KIB
@@ -145,7 +145,7 @@ class StoreHost:
         while data := await tunnel.read():
             for frame in deframer.feed(data):
                 self._feed(Came(id, parse_from_client(frame)))
-            await outbox.room()
+                await outbox.room()
 
     async def _write(self, outbox: Outbox) -> None:
         try:
