@@ -78,7 +78,7 @@ _MEND: Final = {
 _OURS: Final = re.compile(
     r"identity(-\d+)?\.(key|lock)|grant-\d+|network|withdrawn|name|charter|members|peers"
     r"|(held|usage|http-members)\.sqlite(-wal|-shm|\.lock)?|(trust-\d+|sizes)\.db(-wal|-shm|\.lock)?"
-    r"|(scratch|blobs|services|environments)-\d+(\.lock)?|node-\d+\.sock"
+    r"|(scratch|blobs|services|environments)-\d+(\.lock)?|environments-\d+\.seal|node-\d+\.sock"
     r"|control\.(sock|lock)|worker\.lock|published|code|wheels|.*\.unfinished"
 )
 _IS_ROOT: Final = re.compile(r"root(-\d+)?\.key")

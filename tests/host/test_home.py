@@ -17,6 +17,8 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
+from formation_p2p.environments.cache import EnvironmentCache
+from formation_p2p.environments.settings import EnvironmentSettings
 from formation_p2p.machine.core.bounds import check_host_name
 from formation_p2p.machine.home import NAMELESS, Home, name_from
 from formation_p2p.machine.home_path import default_path
@@ -200,6 +202,15 @@ def test_what_a_killed_process_left_unfinished_is_no_obstacle(alice: Home) -> No
     (alice.path / "identity.key.unfinished").write_text("hal")
     assert alice.identity().seed == alice.identity().seed
     assert not (alice.path / "identity.key.unfinished").exists()
+
+
+def test_purge_removes_the_environments_and_the_key_of_their_addresses(alice: Home) -> None:
+    cache = EnvironmentCache.open(alice.path, EnvironmentSettings())
+    assert cache.seal == cache.seal
+    assert {"environments-0", "environments-0.seal"} <= {x.name for x in alice.path.iterdir()}
+    cache.close()
+    assert alice.purge() == []
+    assert not alice.path.exists()
 
 
 def _first_peer_id(path: Path, gate: threading.Barrier, ids: "multiprocessing.Queue[str]") -> None:
