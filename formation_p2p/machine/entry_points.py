@@ -13,10 +13,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, distributions
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from formation_p2p.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,8 @@ class Offered(Mapping[str, _T]):
 
 @cache  # it reads the metadata of all installed packages: 10 ms
 def _found(group: str) -> Mapping[str, list[EntryPoint]]:
+    from importlib.metadata import distributions  # an email parser, zip files, sockets: 20 ms
+
     found: defaultdict[str, list[EntryPoint]] = defaultdict(list)
     for distribution in distributions():
         try:
