@@ -33,7 +33,6 @@ from formation_p2p.core.errors import InvalidInput, TaskFailed, Unreachable
 from formation_p2p.core.units import format_bytes
 from formation_p2p.placement.core.task_options import TaskOptionKwargs, TaskOptions
 from formation_p2p.placement.policies import options_of
-from formation_p2p.trust.core.grants import Right
 from formation_p2p.workload.core.blob import DIGEST_BYTES, RAW, Blob, Cid
 
 if TYPE_CHECKING:
@@ -144,6 +143,8 @@ def _submit(
     place = submitting.place()
 
     def may() -> None:
+        from formation_p2p.trust.core.grants import Right
+
         for driver in sorted({task.kind.driver for task in file.tasks}):
             flags.require(place, Right.SUBMIT, driver=driver, priority=options.priority)
 

@@ -6,35 +6,30 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from formation_p2p.api.task_result import TaskResult
-from formation_p2p.code.collect import Collected
 from formation_p2p.command.words import Json, date, for_long, one_line, printable, refusal_in_words
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.units import format_bytes, format_micro, format_milli
-from formation_p2p.discovery.core.trace import Trace
-from formation_p2p.machine.core.capability import Capability
 from formation_p2p.machine.core.gpu import format_compute_capability
-from formation_p2p.machine.hardware import Hardware
 from formation_p2p.machine.names import named
-from formation_p2p.placement.core.decision import (
-    DISTANCE_DIGITS,
-    Column,
-    Decision,
-    Ranked,
-    TermTable,
-    terms_of,
-)
-from formation_p2p.records.core.profile import Profile
-from formation_p2p.state.memory_samples import KindSeen
-from formation_p2p.state.rows import JobSummary
 from formation_p2p.workload.core.code_bundle import read_bundle
+
+if TYPE_CHECKING:
+    from formation_p2p.api.task_result import TaskResult
+    from formation_p2p.code.collect import Collected
+    from formation_p2p.core.identity import PeerId
+    from formation_p2p.core.refusals import Refusal
+    from formation_p2p.discovery.core.trace import Trace
+    from formation_p2p.machine.core.capability import Capability
+    from formation_p2p.machine.hardware import Hardware
+    from formation_p2p.placement.core.decision import Column, Decision, Ranked, TermTable
+    from formation_p2p.records.core.profile import Profile
+    from formation_p2p.state.memory_samples import KindSeen
+    from formation_p2p.state.rows import JobSummary
 
 Row = TypeVar("Row")
 # How a row is written below each head.
@@ -156,6 +151,8 @@ def put_code(out: Console, script: str, code: Collected | None, missing: Sequenc
 
 def put_ranked(out: Console, decision: Decision) -> None:
     """With what does not decide beside it, where the screen is wide enough."""
+    from formation_p2p.placement.core.decision import terms_of
+
     found = decision.ranked
     terms = terms_of(found)
     table = ranked(found, terms)
@@ -169,6 +166,8 @@ def put_ranked(out: Console, decision: Decision) -> None:
 
 
 def ranked(found: Sequence[Ranked], terms: TermTable, *, narrow: bool = False) -> Table:
+    from formation_p2p.placement.core.decision import DISTANCE_DIGITS
+
     heads = ["rank", "worker", *map(_head, terms.columns)]
     after: Columns[Ranked] = {}
     if not (narrow and terms.score):

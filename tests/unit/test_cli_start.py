@@ -123,6 +123,23 @@ print(*sys.modules)
     assert not {*HEAVY, *node_s} & set(done.stdout.split())
 
 
+@pytest.mark.parametrize("command", ["submit", "look"])
+def test_what_a_node_that_is_there_answers_is_shown_without_one(command: str) -> None:
+    script = f"""
+import sys
+import formation_p2p.command.main, formation_p2p.command.{command}
+import formation_p2p.command.local.client, formation_p2p.command.outcomes
+import formation_p2p.command.as_json, formation_p2p.command.tables
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    imported = set(done.stdout.split())
+    assert not {*HEAVY - {"rich"}, "formation_p2p.assembly", "importlib.metadata"} & imported
+    assert not [name for name in imported if name.startswith("formation_p2p.features.")]
+
+
 def test_run_without_options_asks_and_passes_on_with_few_modules() -> None:
     script = """
 import sys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
@@ -11,9 +12,11 @@ from formation_p2p.machine.core.capability import Capability, Capacity, amounts
 from formation_p2p.machine.core.fits import lacks_room
 from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.records.core.profile import Profile
 from formation_p2p.workload.core.hints import NO_HINTS, Hints
 from formation_p2p.workload.core.scope import Scope
+
+if TYPE_CHECKING:
+    from formation_p2p.records.core.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
