@@ -11,7 +11,6 @@ from formation_p2p.command.exits import DONE, UNPLACEABLE
 from formation_p2p.command.flags import switch
 from formation_p2p.command.node_options import Asking
 from formation_p2p.command.words import Json, ago, printable, put, say
-from formation_p2p.features.services.commands.local import read_services
 
 if TYPE_CHECKING:
     from formation_p2p.command.local.client import Link
@@ -41,6 +40,7 @@ def services(
     """
 
     async def show(node: Link, place: Path) -> int:
+        from formation_p2p.features.services.commands.local import read_services
         from formation_p2p.features.services.core.view import view_of
 
         read = await read_services(node)

@@ -15,7 +15,6 @@ from formation_p2p.command.flags import LimitOptions, argument, option, switch
 from formation_p2p.command.node_options import NodeOptions
 from formation_p2p.command.words import say
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.features.services.core.catalog import detected_on, worker_type_of
 from formation_p2p.features.services.core.spec import WorkerType
 from formation_p2p.machine.core.bounds import shown
 from formation_p2p.reach.core.own_addresses import Way
@@ -58,6 +57,7 @@ class ServingOptions:
     async def begin(self, node: Node, can: Capability) -> str:
         """Begin to run services, and say as what."""
         from formation_p2p.features.services.api.node import MAX_SERVICES
+        from formation_p2p.features.services.core.catalog import detected_on, worker_type_of
 
         if (types := types_of(self.serve)) is None:
             return ""
