@@ -495,14 +495,15 @@ def test_tasks_that_wait_can_be_cancelled_alone() -> None:
     assert bob.reported[-1] == JobEnded(9, 0, 0, 1)
 
 
+@pytest.mark.parametrize("waiting", [frozenset(), frozenset({"job/0"})])
 @pytest.mark.parametrize("sent", [None, PlacementRequest, Commit])
 def test_cancelling_during_a_search_or_a_round_gives_back_what_comes_of_it(
-    sent: type[WorkMessage] | None,
+    sent: type[WorkMessage] | None, waiting: frozenset[str]
 ) -> None:
     world, bob = at_work(town(alice=1), job())
     while sent is not None and not only(passed(world, "bob", "alice"), sent):
         world.elapse(0.005)
-    bob.cancel("job")
+    world.deliver(bob, CancelJob("job", waiting))
     world.elapse(1)
     assert bob.reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
     assert (passed(world, "bob", "alice") == []) == (sent is None)

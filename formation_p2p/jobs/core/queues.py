@@ -57,13 +57,12 @@ class Queues:
         return list(dict.fromkeys(run.job for queue in queues for run in queue))
 
     def take_back(self, job: JobRun, task_ids: Collection[str]) -> list[TaskRun]:
-        """Take out those of these tasks of a job that wait."""
+        """Take out those of these tasks of a job that wait. The others keep their places."""
         removed: list[TaskRun] = []
-        for run in self.drain(job):
-            if run.task.task_id in task_ids:
-                removed.append(run)
-            else:
-                self.wait(run)
+        for queue in (self._again, *self._queues.values()):
+            for run in [queue.popleft() for _ in range(len(queue))]:
+                is_taken = run.job is job and run.task.task_id in task_ids
+                (removed if is_taken else queue).append(run)
         return removed
 
     def drain(self, job: JobRun | None = None) -> list[TaskRun]:

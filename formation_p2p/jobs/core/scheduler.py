@@ -149,8 +149,10 @@ class Scheduler:
         of what runs expire. With `waiting` only those tasks are taken back, where they wait."""
         if (run := self._jobs.runs.get(job_id)) is not None and waiting:
             for group in [each for each in self._groups if each.key.quorum is None]:
-                for each in group.queues.take_back(run, waiting):
+                for each in (taken := group.queues.take_back(run, waiting)):
                     self._jobs.cancelled(each)
+                if taken:
+                    self._pump.run(group, now, f"cancel of tasks of {job_id}")
         elif run is not None:
             run.move("cancel")
             self._stop(run, now, f"cancel of {job_id}")
