@@ -6,13 +6,15 @@ python -m tools.without --all DIR           the kernel alone
 
 A feature that imports another one goes with it. What joins features to the kernel loses what it has
 of them: imports, members of unions, fields, arguments, and methods that are about them alone. Tests
-and examples that import what is gone are left out.
+and examples that import what is gone are left out, and so are rows of tables of the documents that
+name it; their prose stays.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -228,6 +230,13 @@ class _Without(ast.NodeTransformer):
         return node
 
 
+def _left_of_document(text: str, all_gone: set[str]) -> str:
+    """Without rows of tables, and of the picture of rooms, that name a file or folder of these."""
+    names = "|".join(sorted(all_gone))
+    row = re.compile(rf"^(?:\|.*features/(?:{names})/.*| │ (?:{names}) +│.*)\n", re.MULTILINE)
+    return row.sub("", text)
+
+
 def without(gone: Iterable[str], to: Path, within: str = "") -> set[str]:
     """A copy of the working tree, or of the folder `within` of it, in `to`, without these features;
     all that are gone. What Python has compiled of an unchanged module goes along."""
@@ -240,6 +249,9 @@ def without(gone: Iterable[str], to: Path, within: str = "") -> set[str]:
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text() if source.suffix == ".py" else ""
+        if source.suffix == ".md":
+            target.write_text(_left_of_document(source.read_text(), all_gone))
+            continue
         if any(f"features.{each}" in text for each in all_gone):
             tree = ast.parse(text)
             if name.startswith(BESIDE):

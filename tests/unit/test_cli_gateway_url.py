@@ -71,7 +71,7 @@ def test_a_gateway_that_names_another_root_key_gains_nothing() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"\xff", b'{"gates": 1}', b"x" * 70_000])
 def test_what_is_no_gateway_is_said(body: bytes) -> None:
-    with serving(body) as url, pytest.raises(LocalError, match="no gateway of this version"):
+    with serving(body) as url, pytest.raises(LocalError, match="not a gateway of this version"):
         read_invite(f"{url}/#{TOKEN}")
 
 

@@ -103,7 +103,7 @@ WINDOW_BYTES: Final = 256 * KIB
 # Of a stream that carries much: a round trip of 30 ms at 1 Gbit/s. It may all lie unread.
 BULK_WINDOW_BYTES: Final = 4 * MIB
 # The most of a tunnel: a round trip of 30 ms at 270 Mbit/s. Less than of blobs, since a pair of
-# members has up to 64 tunnels, and any of them may be left unread (features/gangs/host/tunnels.py).
+# members has up to 64 tunnels, and any of them may be left unread.
 TUNNEL_WINDOW_BYTES: Final = MIB
 # The window of a tunnel or a circuit is too small where half of it, or all, is read in fewer round
 # trips than these: its sender waits. On a link that is near it never is, and what is under way
