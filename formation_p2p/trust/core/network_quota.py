@@ -17,7 +17,7 @@ from formation_p2p.trust.core.quota import UNLIMITED, Quota, QuotaAccount, Used
 
 
 class NetworkCount(Protocol):
-    """What counts the hours of all workers together (features/quotas/core/quota_escrow.py)."""
+    """What counts the hours of all workers together: the feature quotas."""
 
     def began(
         self,

@@ -1,8 +1,8 @@
 """How much of a worker a grant's holders may use, and the accounts that it is charged to.
 
-Hours count over the whole network (features/quotas/core/quota_escrow.py), how many leases there may
-be at once at each worker. What counts is what leases reserve, from their commit to their end,
-whether or not it is used.
+Hours count over the whole network (the feature quotas), how many leases there may be at once at
+each worker. What counts is what leases reserve, from their commit to their end, whether or not it
+is used.
 
 A lease is charged to several accounts, and each has to have room for it:
 

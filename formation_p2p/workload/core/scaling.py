@@ -13,7 +13,7 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.machine.core.bounds import check_amount
 
-# As many as a gang has members at most (features/gangs/core/roster.py).
+# As many as a gang has members at most.
 MAX_SIZE: Final = 64
 # So many percentage points below the target before members are let go.
 SLACK_PERCENT: Final = 15
