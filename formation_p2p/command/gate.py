@@ -52,7 +52,7 @@ def gate(
     relay_rate: str | None = option(
         "--relay-rate",
         "SIZE",
-        "Relay at most so much a second, shared fairly among peers; by default what the machine "
+        "The most to relay a second, shared fairly among peers; by default what the machine "
         "can.",
     ),
     *,

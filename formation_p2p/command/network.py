@@ -350,7 +350,7 @@ def leave(
     if purge:
         print(f"removed what Formation kept in {place.path}")
     for name in held:
-        say(f"{place.path / name} stays: with it this network takes further members")
+        say(f"{place.path / name} stays: it can invite others to this network")
 
 
 # Of a peer on the same LAN.

@@ -59,9 +59,9 @@ def in_words(rights: Rights, left: str = "") -> str:
         f"as one of {of}" if of else "",
         "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}{left}",
         _renewal_in_words(rights),
-        f"by an invite for at most {counted(nodes, 'node')}" if nodes is not None else "",
     )
-    return f"{may_in_words(rights)} {', '.join(filter(None, parts))}"
+    said = f"{may_in_words(rights)} {', '.join(filter(None, parts))}"
+    return said if nodes is None else f"{said}; its invite is for at most {counted(nodes, 'node')}"
 
 
 def may_in_words(rights: Rights) -> str:

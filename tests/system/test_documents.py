@@ -199,6 +199,7 @@ def _put_files(folder: Path) -> None:
     """What the commands of the documents name."""
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "words.txt").write_text("b\na\n")
+    (folder / "README.md").symlink_to(ROOT / "README.md")
     (folder / "a.bin").write_bytes(b"a" * 100)
     (folder / "train.py").write_text("print('trained')")
     (folder / "job.toml").write_text('[[task]]\nargv = ["true"]\n')

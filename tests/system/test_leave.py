@@ -79,7 +79,7 @@ def test_with_purge_nothing_is_left_but_what_is_not_of_formation_and_root_keys(
     assert {each.name for each in guest.path.iterdir()} == {"notes.txt", ".lock"}
     left = formation(creator.path, "network", "leave", "--purge")
     assert f"removed what Formation kept in {creator.path}" in left.stdout
-    assert "root.key stays: with it this network takes further members" in left.stderr
+    assert "root.key stays: it can invite others to this network" in left.stderr
     assert {each.name for each in creator.path.iterdir()} == {"root.key", ".lock"}
     again = formation(creator.path, "network", "leave", "--purge")
     assert again.exit_code == 0  # in no network any more

@@ -599,7 +599,7 @@ def test_whatever_a_grant_allows_is_said_to_people_and_to_programs(other: Rights
     assert in_json(other) != in_json(plain)
     assert in_words(plain, " (in 2 d)").endswith(f"until {words.date(2_000_000_000)} (in 2 d)")
     if other.identities:
-        assert in_words(other).endswith("by an invite for at most 1 node")
+        assert in_words(other).endswith("; its invite is for at most 1 node")
 
 
 def test_programs_read_what_each_answer_of_a_quorum_says() -> None:

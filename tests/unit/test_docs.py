@@ -58,6 +58,8 @@ def test_the_job_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / f"{name}.csv").write_text("1")
+    for program in ("prepare.sh", "train.py", "compare.py"):
+        (tmp_path / program).touch()
     text = block("docs/how-to/job-files.md", "toml", 'name = "sweep"').text
     job = parse_job_file(text, tmp_path)
     assert [task.label for task in job.tasks] == [

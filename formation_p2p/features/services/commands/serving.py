@@ -41,7 +41,7 @@ class ServingOptions:
         envvar="WORKER_TYPE",
     )
     max_services: int | None = option(
-        "--services", "N", "Run at most so many services at once; 4 by default."
+        "--services", "N", "The most services to run at once; 4 by default."
     )
     allow_exec: bool = switch(
         "--allow-exec", "Let the publisher of a service run programs beside its replicas here."
