@@ -597,6 +597,8 @@ def test_every_program_around_a_fragment_is_still_there() -> None:
 def test_every_toml_file_is_a_catalog_or_a_job_file_or_names_an_extension(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("1")
+    for program in ("prepare.sh", "train.py", "compare.py"):
+        (tmp_path / program).touch()
     for (shown,) in (each.values for each in shown_blocks("toml")):
         project = tomllib.loads(shown.text).get("project")
         if shown.document == "docs/how-to/services.md":
