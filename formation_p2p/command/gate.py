@@ -52,8 +52,7 @@ def gate(
     relay_rate: str | None = option(
         "--relay-rate",
         "SIZE",
-        "The most to relay a second, shared fairly among peers; by default what the machine "
-        "can.",
+        "The most to relay a second, shared fairly among peers; by default what the machine can.",
     ),
     *,
     options: NodeOptions,
