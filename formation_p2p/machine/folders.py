@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import trio
-
 _log = logging.getLogger(__name__)
 
 # What `st_blocks` counts in (stat(2)).
@@ -21,6 +19,8 @@ _BLOCK_BYTES: Final = 512
 
 async def remove_folder(folder: Path) -> None:
     """Also when cancelled. What cannot be removed is logged and stays."""
+    import trio  # a command that reads the home has none
+
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(remove_folder_now, folder)
 
