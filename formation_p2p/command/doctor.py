@@ -43,11 +43,9 @@ from formation_p2p.machine.home import Home, in_no_network
 from formation_p2p.machine.home_path import home_path
 from formation_p2p.machine.pythons import interpreters, own_name
 from formation_p2p.net.transport.addresses import is_this_machine
-from formation_p2p.node_assembly import HELD_TABLES
 from formation_p2p.reach.core.own_addresses import Way
 from formation_p2p.reach.gate_probe import GateAnswer, probe_gates
 from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
-from formation_p2p.state import held, http_members, memory_samples, trust, usage
 from formation_p2p.state.charter_file import CharterFile
 from formation_p2p.state.sqlite import Schema, looking
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
@@ -374,13 +372,6 @@ _UV_S: Final = 20.0
 # What calls can be for today; a worker with others names them itself.
 _PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 _CACHES: Final = {"blobs-*": "files and results", "environments-*": "environments"}
-_DATABASES: Final[Mapping[str, Schema]] = {
-    "trust-*.db": trust.SCHEMA,
-    usage.USAGE: usage.SCHEMA,
-    held.HELD: held.schema_of(HELD_TABLES),
-    http_members.HTTP_MEMBERS: http_members.SCHEMA,
-    memory_samples.NAME: memory_samples.SCHEMA,
-}
 # The PCI class of what shows or computes: display controllers, and processing accelerators.
 _PCI_CLASSES: Final = ("0x03", "0x12")
 _PCI_VENDORS: Final = {"0x10de": NVIDIA}
@@ -490,8 +481,18 @@ def _uv() -> Finding:
 
 
 def _databases(home: Path) -> list[Finding]:
+    from formation_p2p.node_assembly import HELD_TABLES  # all features
+    from formation_p2p.state import held, http_members, memory_samples, trust, usage
+
+    schemas: dict[str, Schema] = {
+        "trust-*.db": trust.SCHEMA,
+        usage.USAGE: usage.SCHEMA,
+        held.HELD: held.schema_of(HELD_TABLES),
+        http_members.HTTP_MEMBERS: http_members.SCHEMA,
+        memory_samples.NAME: memory_samples.SCHEMA,
+    }
     problems: dict[str, str | None] = {}
-    for pattern, schema in _DATABASES.items():
+    for pattern, schema in schemas.items():
         for path in sorted(home.glob(pattern)):
             problems[path.name] = None
             try:

@@ -6,20 +6,22 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from formation_p2p.assembly import Peer
 from formation_p2p.core.errors import BadRecord, LocalError
 from formation_p2p.machine.folders import write_durably
-from formation_p2p.peer.core.events import OfferCharter
 from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.signed_charter import (
     MAX_CHARTER_BYTES,
     SignedCharter,
     kept_charter,
 )
+
+if TYPE_CHECKING:
+    from formation_p2p.assembly import Peer
+    from formation_p2p.peer.core.events import OfferCharter
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,8 @@ class CharterFile:
 
     async def watch(self, peer: Peer, feed: Callable[[OfferCharter], None]) -> None:
         """Have a node go by what is put there while it runs. Until cancelled."""
+        from formation_p2p.peer.core.events import OfferCharter
+
         while True:
             await trio.sleep(LOOK_EVERY_S)
             stamp = self._look()

@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from formation_p2p.assembly import PeerEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import StateError
 from formation_p2p.jobs.core import job_events
@@ -33,6 +32,9 @@ from formation_p2p.workload.core.memory_estimate import (
     MemoryEstimate,
     learn,
 )
+
+if TYPE_CHECKING:
+    from formation_p2p.assembly import PeerEvent
 
 log = logging.getLogger(__name__)
 

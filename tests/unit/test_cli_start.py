@@ -90,6 +90,12 @@ def test_a_list_of_the_commands_imports_none_of_them(tmp_path: Path) -> None:
     assert "formation_p2p.command.run" not in imported
 
 
+@pytest.mark.parametrize("command", ["sizes", "usage", "charter", "doctor", "worker", "status"])
+def test_the_help_of_a_command_imports_no_node(tmp_path: Path, command: str) -> None:
+    imported = _imported(tmp_path, command, "--help")
+    assert not {"formation_p2p.assembly", "formation_p2p.api.node", "rich"} & imported
+
+
 def test_the_list_says_of_each_command_what_its_own_help_does() -> None:
     context = click.Context(app, info_name="formation")
     listed = {item.value: item.help or "" for item in app.shell_complete(context, "")}
