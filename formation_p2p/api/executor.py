@@ -297,7 +297,7 @@ class Feeder:
         self._adapt()
         room = self._waiting - len(self._unplaced)
         if self._max_workers is not None:
-            room = min(room, self._max_workers - len(self._futures))
+            room = min(room, self._max_workers - len(self._sizes))
         while room > 0 and self._pending and self._held_bytes < LOOK_AHEAD_BYTES:
             room -= self._hand_over_batch(min(room, BATCH_CALLS))
         self._held_back = bool(self._pending)

@@ -388,6 +388,20 @@ def test_what_was_lost_can_be_taken_out_with_its_job_and_keeps_its_place() -> No
     assert [next_for(group, CAROL), next_for(group, ALICE)] == other
 
 
+def test_what_was_lost_keeps_its_place_where_others_of_its_job_are_taken_back() -> None:
+    group = group_of(ALICE)
+    taken, *kept = runs(4)
+    waits, *others = runs(3, "another")
+    for run in (waits, *others, kept[0]):
+        group.queues.wait(run)
+    for run in (*reversed(kept[1:]), taken):
+        group.queues.wait(run, first=True)
+    ids = {taken.task.task_id, waits.task.task_id}
+    assert group.queues.take_back(taken.job, ids) == [taken]
+    left = [next_for(group, ALICE) for _ in range(6)]
+    assert left == [*kept[1:], waits, *others, kept[0]]
+
+
 # -- whom it leaves alone for a while, and what brings a worker back into question ---------------
 
 

@@ -172,6 +172,25 @@ def test_at_most_so_many_are_under_way_as_was_asked_for() -> None:
     assert [future.result() for future in futures] == list(range(7))
 
 
+def test_a_call_that_was_cancelled_is_under_way_until_it_has_ended() -> None:
+    network = Network()
+    executor = NodeExecutor(network, CODE, OPTIONS, max_workers=1)
+    first = executor.submit(abs, -1)
+    wait_until(lambda: network.calls == 1)
+    second = executor.submit(abs, -2)
+    assert first.cancel()
+    wait_until(lambda: bool(network.taken_back))
+    third = executor.submit(abs, -3)  # has it look once more
+    assert third.cancel()
+    time.sleep(0.05)
+    assert network.calls == 1  # a worker may have been sent the first one
+    network.run(0)
+    wait_until(lambda: network.calls == 2)
+    network.run(1)
+    executor.shutdown()
+    assert second.result() == 2
+
+
 def test_where_the_node_is_down_the_futures_say_so() -> None:
     network = Network()
     with NodeExecutor(network, CODE, OPTIONS) as executor:
