@@ -15,7 +15,7 @@ from formation_p2p.core.keyspace import key_of as key_of_name
 from formation_p2p.dht.core.kademlia import Refresh
 from formation_p2p.dht.core.parameters import DhtParameters
 from formation_p2p.dht.core.reachability import NAMED, WIDTHS, endpoints, subnets
-from formation_p2p.dht.core.routing import RoutingTable
+from formation_p2p.dht.core.routing import MAX_KEPT, RoutingTable
 from tests.support.dht_world import common_prefix
 
 DHT = DhtParameters()
@@ -113,6 +113,14 @@ def test_the_closest_are_those_of_a_sort_by_distance(
     table = table_of(sorted(others), k=5, own=own)
     by_distance = sorted(numbers(table), key=lambda number: number ^ key)
     assert numbers(table.closest(Key(key), count)) == by_distance[:count]
+
+
+def test_the_closest_are_right_also_after_more_was_asked_than_is_kept() -> None:
+    table = table_of([1, 6, 7], k=5)
+    for key in range(MAX_KEPT + 1):
+        assert numbers(table.closest(Key(key), 1)) == [min((1, 6, 7), key=lambda n: n ^ key)]
+    table.saw(contact(5), 0.0)
+    assert numbers(table.closest(Key(5), 1)) == [5]
 
 
 # -- caps ---------------------------------------------------------------------------------------

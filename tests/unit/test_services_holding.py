@@ -14,6 +14,8 @@ from formation_p2p.assembly import Peer
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.dht.core.messages import PutValue
+from formation_p2p.discovery.core.finder import FindId, Found
+from formation_p2p.discovery.core.trace import Trace
 from formation_p2p.features.services.core.claim import (
     CLAIM_TTL_S,
     MEMBERS_SLOT,
@@ -173,6 +175,29 @@ def test_guardians_are_sought_again_soon_where_too_much_is_being_sought() -> Non
     assert replica.guardians_s == now.mono_s + 10.0
     hamlet.world.elapse(20)
     assert replica.guardians
+
+
+def test_a_replica_that_stopped_while_its_guardians_were_sought_has_none() -> None:
+    hamlet, node = hamlet_with_echo()
+    replica = peer_of(node).services.holding.get("echo")
+    assert replica is not None
+    epoch, slot = node.replicas.running["echo"]
+    replica.guardians, replica.guardians_s = (), 0.0
+    peer_of(node).services.holding.tick(hamlet.world.moment(node))
+    stopped = ReplicaReported("echo", slot, epoch, ReplicaState.FAILED, 0, "it has ended")
+    hamlet.world.deliver(node, stopped)
+    hamlet.world.elapse(5)
+    assert replica.guardians == ()
+
+
+def test_workers_that_do_not_suit_are_no_guardians() -> None:
+    hamlet, node = hamlet_with_echo()
+    holding = peer_of(node).services.holding
+    replica = holding.get("echo")
+    assert replica is not None
+    before, now = replica.guardians, hamlet.world.moment(node)
+    holding._chosen(replica, Found(FindId(0), (), Trace(()), suited=False, complete=True), now)
+    assert replica.guardians == before
 
 
 def test_a_claim_says_what_its_replica_does_and_who_guards_it() -> None:

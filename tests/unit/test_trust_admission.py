@@ -464,3 +464,15 @@ def test_a_lease_stays_on_its_grant_where_the_other_is_denied_or_there_is_no_lea
     alice.leases("a", grant, 0)
     assert not moved(alice, "a", granted(CAROL), 1)
     assert not moved(alice, "b", grant, 1)
+
+
+def test_who_does_not_bear_a_grant_shares_none_of_its_accounts() -> None:
+    admission = Alice().admission
+    assert admission.shared(granted(BOB), CAROL.peer_id) == ()
+    assert admission.shared(b"no grant", BOB.peer_id) == ()
+
+
+def test_a_worker_that_asks_no_other_reads_no_voucher() -> None:
+    alice = Alice()
+    alice.admission.network.extended(BOB.peer_id, (), granted(), b"a voucher", at(0))
+    assert alice.used() == NOTHING
