@@ -29,6 +29,8 @@ from tools import working_tree
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "formation_p2p"
 FEATURES: Final = f"{PACKAGE}.features"
+# A program around the peer as the node is: it loses what it has of features, too.
+SIMULATOR: Final = "simulations/simulator/"
 # Programs and tests that import what is gone are not part of what is left.
 BESIDE: Final = ("tests", "examples", "benchmarks", "simulations", "formation_demo")
 
@@ -254,10 +256,10 @@ def without(gone: Iterable[str], to: Path, within: str = "") -> set[str]:
             continue
         if any(f"features.{each}" in text for each in all_gone):
             tree = ast.parse(text)
-            if name.startswith(BESIDE):
+            if name.startswith(BESIDE) and not name.startswith(SIMULATOR):
                 if any(feature_of(full) in all_gone for full in imported(tree)):
                     continue
-            elif name.startswith(f"{PACKAGE}/"):
+            elif name.startswith((f"{PACKAGE}/", SIMULATOR)):
                 text = ast.unparse(ast.fix_missing_locations(_Without(all_gone).visit(tree)))
                 target.write_text(text)
                 continue
