@@ -127,7 +127,7 @@ async def test_what_is_installed_where_is_explained_before_anything_runs(
 async def test_a_worker_without_uv_gets_no_task_that_brings_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("formation_p2p.api.opened.can_install", lambda: False)
+    monkeypatch.setattr("formation_p2p.api.lending.can_install", lambda: False)
     async with small_network(tmp_path) as network:
         with pytest.raises(Unplaceable, match=r"formation_p2p\[environments\]"):
             await network.bob.run(["greet"], env=["greet"], needs=NEEDS)
