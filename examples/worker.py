@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 import sys
-import threading
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,7 +47,8 @@ def work(home: Home) -> None:
         print(f"{node.peer_id} offers {cores:g} cores, {memory_gib:.1f} GiB; Ctrl-C ends it.")
         print(f"In a second terminal, run:\n\n  {in_second_terminal(home)}\n")
         print("The other examples run there as well, with the same FORMATION_HOME.", flush=True)
-        threading.Event().wait()
+        while True:  # a signal that comes just before a wait is noticed after it
+            time.sleep(1)
 
 
 if __name__ == "__main__":
