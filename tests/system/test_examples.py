@@ -188,7 +188,9 @@ def test_who_comes_second_has_its_turn() -> None:
 def test_two_of_three_owners_ban_the_third() -> None:
     with running("-m", "examples.charter", forked=True) as banned:
         assert banned.ended(within_s=EXAMPLE_S) == 0, banned.output
-    assert besides_warning(banned.output).splitlines() == [
+    lines = besides_warning(banned.output).splitlines()
+    # Cleo's node says so where it hears of the ban before the example ends.
+    assert [each for each in lines if "bans this peer" not in each] == [
         "cleo's task ends with exit code 0",
         "it is refused: version 2 of the charter has 1 of 2 signatures under the rules of those "
         "before it",
