@@ -157,6 +157,7 @@ class Bubblewrap:
         libraries = (path for vendor in gpus for path in _there("", _GPU_SOFTWARE.get(vendor, ())))
         settings = tuple(_there("/etc", _SETTINGS))
         etc = None if self.etc is None else self.etc.folder(settings)
+        bound = self.etc.places if self.etc is not None and etc is not None else settings
         return (
             *(self.program, "--cap-drop", "ALL", *self.user, "--unshare-pid", "--as-pid-1"),
             *("--unshare-ipc", "--unshare-uts"),
@@ -165,7 +166,7 @@ class Bubblewrap:
             # The root is empty at first.
             *(word for path in software for word in _as_it_is(path)),
             *(() if etc is None else ("--ro-bind", str(etc), "/etc")),
-            *(word for path in settings if _is_bound(path, etc) for word in _as_it_is(path)),
+            *(word for path in bound for word in _as_it_is(path)),
             *_each("--ro-bind-try", (_HOSTS, *((_NAMESERVERS,) if network else ()))),
             *_each("--ro-bind-try", (*_HARDWARE, *_DATA)),
             *_each("--ro-bind", libraries),
@@ -216,11 +217,6 @@ def _there(folder: str, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         found = map(str, sorted(Path(folder).glob(name))) if "*" in name else (f"{folder}/{name}",)
         yield from filter(os.path.lexists, found)
-
-
-def _is_bound(path: str, copy: Path | None) -> bool:
-    """Whether it is not in the copy of /etc."""
-    return copy is None or (Path(path).is_dir() and not leads_to_software(Path(path)))
 
 
 def _as_it_is(path: str) -> tuple[str, str, str]:

@@ -33,6 +33,8 @@ class EtcCopy:
         self._sources: tuple[str, ...] = ()
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._made: Path | None = None
+        self.places: tuple[str, ...] = ()
+        """The folders among the sources, of which the copy has the places alone."""
 
     def folder(self, sources: tuple[str, ...]) -> Path | None:
         """Has these files of /etc as they are now, as far as every user may read them, and a place
@@ -46,6 +48,7 @@ class EtcCopy:
 
     def _copied(self) -> Path | None:
         made: Path | None = None
+        places: list[str] = []
         try:
             made = Path(tempfile.mkdtemp(prefix="etc-", dir=self._root))
             made.chmod(0o755)
@@ -56,6 +59,7 @@ class EtcCopy:
                     shutil.copyfile(source, target, follow_symlinks=False)
                 elif source.is_dir():
                     target.mkdir(exist_ok=True)
+                    places.append(str(source))
                 elif _is_open(source):
                     shutil.copy2(source, target)
             for name in (HOSTS, NAMESERVERS):
@@ -67,6 +71,7 @@ class EtcCopy:
             if made is not None:
                 remove_folder_now(made)
             return None
+        self.places = tuple(places)
         return made
 
 
