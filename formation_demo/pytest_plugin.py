@@ -11,7 +11,7 @@ workers, or as many as `formation_workers` in pytest's configuration says.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,26 +42,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def formation_network(request: pytest.FixtureRequest) -> Iterator[FormationNetwork]:
     """A gate and workers, each a process of its own, that tests of this session share."""
-    from formation_demo.local_network import LocalNetwork
-
-    workers = int(request.config.getini("formation_workers"))
+    network = _running(int(request.config.getini("formation_workers")))
     with asyncio.Runner() as runner:
-        network = LocalNetwork(workers=workers)
-        runner.run(_started(network))
-        try:
-            yield FormationNetwork(network)
-        finally:
-            runner.run(network.__aexit__(None, None, None))
+        yield runner.run(anext(network))
+        runner.run(network.aclose())
 
 
-async def _started(network: LocalNetwork) -> None:
-    """Enter it, and wait until its workers are found."""
+async def _running(workers: int) -> AsyncGenerator[FormationNetwork, None]:
+    """Once its workers are found, and until the generator is closed."""
+    from formation_demo.local_network import LocalNetwork
     from formation_p2p import Node
 
-    await network.__aenter__()
-    try:
+    async with LocalNetwork(workers=workers) as network:
         async with Node.join(network.invite, home=network.home, listen=()) as node:
             await network.seen_by(node)
-    except BaseException:
-        await network.__aexit__(None, None, None)
-        raise
+        yield FormationNetwork(network)
