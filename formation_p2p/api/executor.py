@@ -1,7 +1,7 @@
 """A `concurrent.futures.Executor` whose calls run on whichever machines can.
 
 A thread of its own pickles the calls and completes the futures, as that of ProcessPoolExecutor
-does (api/executor.py).
+does: `Feeder`.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Program:
         )
         hidden = secret_files(self.secrets or (), Path())
         for file in hidden.values():
-            read_input(file)  # one that cannot be read is told of before any worker is asked
+            read_input(file)  # a file that cannot be read is reported before any worker is asked
         check_outputs(Path(), spec.outputs)
         kind.of(spec)  # errors in it come before any worker is asked
         return _Run(kind, spec, large, hidden, kwargs, of_script)
