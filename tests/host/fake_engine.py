@@ -6,8 +6,6 @@ removal. That an engine holds a container as it is told to is not tested here, b
 told, which `runs` has word for word.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A peer that means harm, and the tools it needs: every layer of a connection, by hand."""
 
-from __future__ import annotations
-
 import os
 import struct
 from typing import Protocol

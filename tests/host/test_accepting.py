@@ -1,7 +1,5 @@
 """The doors beside the peer stay open, whatever happens to one who comes."""
 
-from __future__ import annotations
-
 import errno
 import socket
 

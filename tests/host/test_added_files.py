@@ -1,7 +1,5 @@
 """Files that tasks save, and may still write to: kept as copies of their own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

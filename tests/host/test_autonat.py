@@ -1,7 +1,5 @@
 """AutoNAT v2 between two of our nodes, in a network of their own with public addresses."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import pytest

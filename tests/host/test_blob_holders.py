@@ -1,7 +1,5 @@
 """Content that somebody needs stays in the cache, for as long as it is needed and no longer."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Who may read a blob is kept beside it, and held to by who serves it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bytecode of a program that is started as a file."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 from importlib.util import cache_from_source

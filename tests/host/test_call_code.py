@@ -1,8 +1,6 @@
 """What goes along with calls is made anew when it is asked for, however soon after it was seen to
 have changed."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

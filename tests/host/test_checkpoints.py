@@ -1,8 +1,6 @@
 """What a submitter holds of its tasks, and has others hold: through its own restart, from hostile
 workers and holders, and within bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace

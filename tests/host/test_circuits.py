@@ -1,7 +1,5 @@
 """Circuits through a gate, over real sockets: who cannot be dialled is reached all the same."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

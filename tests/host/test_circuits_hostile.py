@@ -1,7 +1,5 @@
 """Who abuses a gate, and gates that lie: all is refused, or bounded."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

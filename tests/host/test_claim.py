@@ -1,7 +1,5 @@
 """Nodes that run at the same time from one home are different peers of the same network."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The code of calls on a worker's disk: whole, for reading only, bounded; nothing of a bad bundle
 stays."""
 
-from __future__ import annotations
-
 import os
 import stat
 import struct

@@ -1,7 +1,5 @@
 """Which files go along with calls: those of the user's own modules, and never what is a secret."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Dask's messages over unix sockets, as members of a gang have them: no node takes part."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the owner of a Dask cluster reads of its members: data, and nothing that runs."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import threading

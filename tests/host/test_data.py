@@ -1,7 +1,5 @@
 """Blobs between nodes: they arrive whole, from whoever has them, and nobody else's bytes do."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

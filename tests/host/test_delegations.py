@@ -1,7 +1,5 @@
 """The words of owners that a node reads for them: bob and dave have leases of alice, who asks."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

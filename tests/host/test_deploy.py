@@ -1,7 +1,5 @@
 """The files of docs/deploy, read by the programs that are made to read them."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

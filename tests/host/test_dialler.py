@@ -1,7 +1,5 @@
 """Dials of one peer that others tell different addresses of."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

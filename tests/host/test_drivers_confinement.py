@@ -1,8 +1,6 @@
 """What holds a task: memory, cores, control groups, and the death of the node or of its
 supervisor. Where both kinds of machine can do it, it is tried on both."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -2,8 +2,6 @@
 Podman, and none shows that an engine holds what it was told to hold. What it is told is read by
 Docker's own client as well, where that is installed."""
 
-from __future__ import annotations
-
 import http.server
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What tasks in a sandbox do to get around what holds them, or to what others need."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,8 +1,6 @@
 """The `image` driver: what it tells an engine's client, word for word. The client is a script that
 writes down its words; no engine builds anything here."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `process` driver, on real processes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

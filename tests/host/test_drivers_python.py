@@ -1,7 +1,5 @@
 """The `python` driver, on real interpreters."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """Calls with large arguments, on real interpreters: what lies in private blobs is mapped there."""
 
-from __future__ import annotations
-
 import errno
 import pickle
 import socket

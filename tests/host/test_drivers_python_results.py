@@ -1,7 +1,5 @@
 """Calls with large results, on real interpreters: what they return is handed over as memory."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import math

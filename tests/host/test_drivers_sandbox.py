@@ -1,7 +1,5 @@
 """Tasks in bubblewrap, and on machines that have none."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The `wasm` driver, on real modules, which are written here as text."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Policies of installed packages: folders with the metadata that pip writes, on the path."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files in which people say what they need become lines of requirements."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

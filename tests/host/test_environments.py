@@ -1,7 +1,5 @@
 """Environments are built by uv, in the sandbox, from an index on the loopback interface."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """The copy of what tasks see of /etc."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

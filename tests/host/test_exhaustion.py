@@ -1,7 +1,5 @@
 """Strangers who would wear a node out with little: many small frames, names that never resolve."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

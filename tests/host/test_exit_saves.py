@@ -1,7 +1,5 @@
 """The files of processes that save by ending: taken, and put where they are started again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cbor2

@@ -1,7 +1,5 @@
 """Bodies that are expected go where they are to lie, however what comes is cut."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

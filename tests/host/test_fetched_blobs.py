@@ -1,7 +1,5 @@
 """What a worker keeps of its callers' private blobs: for how long, and how much of it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Awaitable, Callable
 

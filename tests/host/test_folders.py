@@ -1,7 +1,5 @@
 """Folders that programs have made, which may be hostile, are removed."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

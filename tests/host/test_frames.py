@@ -1,7 +1,5 @@
 """Frames on a byte stream, however the stream is cut."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The network of a gang: real sandboxes with a TUN device each, on nodes of their own."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,8 +1,6 @@
 """What a task may send without end, and what a member's node may say: others keep their turn, their
 packets and their memory."""
 
-from __future__ import annotations
-
 import gc
 import os
 import socket

@@ -1,7 +1,5 @@
 """What a task finds in the folder of its gang, and what it may put there."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """Those who are not in a gang reach nothing of it: no stream, no port, no network and no store."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 

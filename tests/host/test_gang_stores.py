@@ -1,7 +1,5 @@
 """The store of a gang on real stacks, as programs in tasks reach it."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """What a person is told of gates that are lost."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

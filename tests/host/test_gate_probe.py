@@ -1,7 +1,5 @@
 """What one dial of a gate tells, over real sockets."""
 
-from __future__ import annotations
-
 import os
 
 from formation_p2p.core.identity import Identity

@@ -1,8 +1,6 @@
 """GPUs by others than NVIDIA, from trees and outputs as the documents of their drivers show them.
 None of this was seen on real hardware."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

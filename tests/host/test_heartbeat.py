@@ -1,7 +1,5 @@
 """A worker that is stopped cannot end its tasks: their supervisors do, once no lease can live."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

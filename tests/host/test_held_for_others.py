@@ -1,7 +1,5 @@
 """What a node holds because others ask for it: for how long, how much, and what of lies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

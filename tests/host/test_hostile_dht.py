@@ -1,7 +1,5 @@
 """Peers that wear a node out through the DHT, or through what stands around it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -1,7 +1,5 @@
 """Peers that mean harm. Each time a good peer is served meanwhile, and memory stays bounded."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

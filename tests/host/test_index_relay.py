@@ -1,7 +1,5 @@
 """What the relay of a build passes on of package indexes, asked without a sandbox."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

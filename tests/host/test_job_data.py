@@ -1,7 +1,5 @@
 """What is large in the calls of jobs that a state keeps: files that outlive the node."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

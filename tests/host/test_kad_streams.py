@@ -1,7 +1,5 @@
 """Peers that use their kad streams otherwise than ours do."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

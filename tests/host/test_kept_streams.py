@@ -1,7 +1,5 @@
 """What a program says beyond its answer is no answer to whoever asks next on the same stream."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

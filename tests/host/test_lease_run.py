@@ -1,7 +1,5 @@
 """What is run under one lease: in order, one at a time, whatever the driver does."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable

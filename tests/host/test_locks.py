@@ -1,7 +1,5 @@
 """Locks of the trio thread."""
 
-from __future__ import annotations
-
 import trio
 import trio.testing
 

@@ -1,7 +1,5 @@
 """Multicast DNS over real sockets, on interfaces that lead nowhere."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Connections that are punched to ends with a part of their own, and attempts after others."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

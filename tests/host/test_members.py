@@ -1,7 +1,5 @@
 """The members of a network that the nodes of a home have met, and their file."""
 
-from __future__ import annotations
-
 import json
 import logging
 import stat

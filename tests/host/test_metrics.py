@@ -1,7 +1,5 @@
 """What a node counts of the events that it is handed, and of what it decides."""
 
-from __future__ import annotations
-
 from formation_p2p.drivers.core.effects import ExecutionSaved
 from formation_p2p.jobs.core.job_events import EmitJobEvent, TaskSaved
 from formation_p2p.observe.metrics import Metrics

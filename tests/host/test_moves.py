@@ -1,7 +1,5 @@
 """Where others reach a node: what its interfaces have, and what others see."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import socket

@@ -1,7 +1,5 @@
 """Small blobs between the nodes of one user on one machine, by descriptor."""
 
-from __future__ import annotations
-
 import os
 import resource
 import secrets

@@ -1,7 +1,5 @@
 """Which addresses are used, and which are believed."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

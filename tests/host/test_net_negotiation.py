@@ -1,7 +1,5 @@
 """Two ends agree on a protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Noise session on its socket: two real ends on loopback, after a real handshake."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,8 +1,6 @@
 """Outputs that other workers are asked to hold: they fetch them from who has made them, keep to the
 rule that these have, and are known from then on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Connections are made from the port that a node listens on, and no other process takes it."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

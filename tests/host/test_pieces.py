@@ -1,7 +1,5 @@
 """What is left of pieces that were written in part."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

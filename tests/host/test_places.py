@@ -1,8 +1,6 @@
 """What others have this node fetch, from sources of their choice: one whose sources bring nothing
 has nothing else wait."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import trio

@@ -1,7 +1,5 @@
 """Private blobs in the memory of this machine: filled, lent, used again, and handed to others."""
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

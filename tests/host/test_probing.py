@@ -1,7 +1,5 @@
 """Round trips and bulk tests between stacks: what is measured, and who is refused."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

@@ -1,7 +1,5 @@
 """Hole punching between peers that want something else of it: who is dialled, and how often."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import partial
 

@@ -3,8 +3,6 @@
 Each test fails when the part of ours that it names is taken out for py-libp2p's own.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The interpreters of a machine, and calls that run with another Python than the node's."""
 
-from __future__ import annotations
-
 import stat
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whom the nodes of a home have met, in a file that is never believed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

@@ -1,7 +1,5 @@
 """Private blobs over the data protocol, between real stacks on loopback."""
 
-from __future__ import annotations
-
 import mmap
 import secrets
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Large results on their way to their submitter: what waits, is stopped, or does not come."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import trio

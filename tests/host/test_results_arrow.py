@@ -1,7 +1,5 @@
 """Tables and arrays of Arrow come back as they were."""
 
-from __future__ import annotations
-
 import decimal
 from typing import Any
 

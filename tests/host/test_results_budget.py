@@ -1,7 +1,5 @@
 """Each value of a result is charged what it takes: rows of a database come back, bombs do not."""
 
-from __future__ import annotations
-
 import array
 import collections
 import datetime

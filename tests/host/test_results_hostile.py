@@ -1,7 +1,5 @@
 """A worker that describes values falsely runs nothing at its caller, and takes no memory there."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Results whose keys would take a caller years to hash, or more stack than it has."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """numpy's masked arrays come back as data, mask and what fills them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

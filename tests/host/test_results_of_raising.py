@@ -1,7 +1,5 @@
 """What a call raises is caught by its class, whatever the exception holds."""
 
-from __future__ import annotations
-
 import io
 import socket
 import threading

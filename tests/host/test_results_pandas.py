@@ -1,7 +1,5 @@
 """Tables of pandas come back as they were: equal, with dtypes, flags and classes."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Results are read as data; a pickle that would run something is refused."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import fractions

@@ -1,7 +1,5 @@
 """Tables of Polars come back as they were."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import importlib

@@ -1,7 +1,5 @@
 """Results of science come back as they were, and the caller's own classes without their code."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 import enum

@@ -1,7 +1,5 @@
 """numpy's texts of any length come back, whatever stands for those that are missing."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results come back the same where one of the libraries is not installed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

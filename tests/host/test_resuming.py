@@ -1,7 +1,5 @@
 """A connection over circuits that a relay cuts: nothing is lost, doubled or out of order."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 Of the round trips here TCP's own is missing: the kernel takes a connection before it is delayed.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 

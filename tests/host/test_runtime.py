@@ -1,7 +1,5 @@
 """The node's thread: it starts, it stops, and what crashes in it starts again as it was."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 import time

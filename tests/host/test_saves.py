@@ -1,7 +1,5 @@
 """How often what a running task saves is taken: by what it costs the node."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The filter of system calls: as instructions, against the headers, and on this kernel."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """Sealed boxes, and the secrets that a node keeps in them."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Streams to services: admitted, led to the program, carried, and ended with either side."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

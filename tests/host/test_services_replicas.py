@@ -1,7 +1,5 @@
 """Replicas of services: real programs in the sandbox, checked, started again, drained."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace

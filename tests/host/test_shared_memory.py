@@ -1,7 +1,5 @@
 """Memory that is shared with other processes: what is copied into it, and who can write to it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

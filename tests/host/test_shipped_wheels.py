@@ -1,7 +1,5 @@
 """Wheels that travel from the submitter, for machines of another kind."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

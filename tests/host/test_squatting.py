@@ -1,8 +1,6 @@
 """Content that others have had here first, by another reference: by a rule of theirs, in another
 size, from sources that bring nothing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

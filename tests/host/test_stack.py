@@ -1,7 +1,5 @@
 """Two or three nodes talk."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

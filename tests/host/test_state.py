@@ -1,7 +1,5 @@
 """What is written is there again, in another incarnation of the process, and nothing else is."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

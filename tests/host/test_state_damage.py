@@ -1,7 +1,5 @@
 """A file that is damaged, older, newer or cut short: a clear error, or what was written."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """One bit of a state is altered, in its log or in the file: that is noticed, or nothing is lost."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

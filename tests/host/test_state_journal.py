@@ -1,7 +1,5 @@
 """What is told is stored first and done afterwards, in order; on a disk that fails, not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import operator
 import os

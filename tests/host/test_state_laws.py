@@ -1,7 +1,5 @@
 """The disk that the simulator has, and the one that ships, hold the same."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a node holds for its network, kept over its incarnations."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

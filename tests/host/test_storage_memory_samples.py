@@ -1,7 +1,5 @@
 """What tasks used, on disk."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sqlite3

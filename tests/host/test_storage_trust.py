@@ -1,7 +1,5 @@
 """What bob has learnt of others, on disk: found again, whatever happened in between."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

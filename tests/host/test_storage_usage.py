@@ -1,7 +1,5 @@
 """What grants have used of a machine, kept over the incarnations of its worker."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a node gathers is written a second behind, again and again until the disk takes it."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 from collections.abc import Callable

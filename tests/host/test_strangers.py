@@ -1,7 +1,5 @@
 """What peers without a lease hold together: each its own, and the rest out of a pool."""
 
-from __future__ import annotations
-
 from formation_p2p.net.transport.strangers import Pool, Share
 
 

@@ -1,7 +1,5 @@
 """Sockets that were closed here, and what those who still wait on them are told."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """What is asked of replicas elsewhere: what they print, and programs that are run beside them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Tunnels between members of a gang, and those who are none."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tunnels by a circuit, beside a direct connection, on one that is idle, and after one broke."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which programs of this user a node hands descriptors to."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

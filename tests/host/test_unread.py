@@ -1,7 +1,5 @@
 """What waits on a stream comes out as it went in, and holds little more than it is."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """From a circuit to a direct connection while all goes on, and back when that one dies."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

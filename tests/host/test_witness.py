@@ -1,7 +1,5 @@
 """What peers' identify shows: clocks that are off, and one identity in two places."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

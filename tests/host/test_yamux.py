@@ -1,7 +1,5 @@
 """The muxer between two ends of a pipe, and a peer who writes its frames by hand."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Streams that carry much, beside those that do not."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -4,8 +4,6 @@ On a daemon's socket each message is a protobuf with its length before it, as a 
 `p2pd.py`; a daemon of ours is `daemon_node.py`. Source: `p2pd.proto` of go-libp2p-daemon.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 from formation_p2p.core.effects import Contact

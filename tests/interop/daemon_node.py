@@ -5,8 +5,6 @@ control socket on loopback, and answers the port of that and the node's number; 
 are in this one process, which takes two seconds to start.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ Versions are pinned, down to the bytes: the wheel here by its digest, npm's pack
 `js/package-lock.json`. What was fetched once stays in `.interop/`, and is not fetched again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ each, in their order. The first line of all is who the node is and where it list
 Bytes are hexadecimal. When stdin ends, so does the node.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping

@@ -3,8 +3,6 @@
 Every call blocks, at most `CALL_S`; all processes end with the `with` that began them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

@@ -4,8 +4,6 @@ prefix `/ipfs` and with the specification's own records. `python -m tests.intero
 Production never speaks this protocol: there, records carry signatures.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

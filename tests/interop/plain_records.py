@@ -9,8 +9,6 @@ Source: libp2p kad-dht specification, "Content provider advertisement and discov
 validation"; the numbers are go-libp2p's and those of RFM 17, which the specification names.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Both obey lines (`lines.py`). A gate relays for anyone at the first address; at 
 is a stack that only sees where its peers come from. A node has a place at the gate.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """py-libp2p's own host and KadDHT, as they come: `python -m tests.interop.py_node`."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

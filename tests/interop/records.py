@@ -1,7 +1,5 @@
 """Names and records for the tests, a new one at each call."""
 
-from __future__ import annotations
-
 import os
 
 from formation_p2p.core.identity import Identity, peer_id_to_bytes

@@ -4,8 +4,6 @@ In a network of their own, since none dials private addresses for others. The go
 (0.32.1) is older than the protocol, as is py-libp2p's.
 """
 
-from __future__ import annotations
-
 import trio
 
 from formation_p2p.core.effects import Contact

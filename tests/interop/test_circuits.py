@@ -1,7 +1,5 @@
 """Circuit relay v2 with go-libp2p and js-libp2p: our gate for their peers, and theirs for ours."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

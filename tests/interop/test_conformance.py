@@ -1,7 +1,5 @@
 """What the specification demands of a DHT server and client, frame by frame, of our plain node."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks of all four implementations."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise

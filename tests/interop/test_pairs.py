@@ -1,7 +1,5 @@
 """Every request of the DHT between our node and each of the others, in both directions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ One dials the other over a circuit through our gate, and the connection becomes 
 p2pd believes where others see it come from once four of them agree, and punches then.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

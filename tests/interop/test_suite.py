@@ -1,8 +1,6 @@
 """The public suite for daemons, `@libp2p/interop`, with plain nodes of ours in the place of one
 implementation, and js-libp2p or go-libp2p in that of the other: connections, streams, the DHT."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

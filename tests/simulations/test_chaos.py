@@ -1,7 +1,5 @@
 """Whatever befalls a cluster, its invariants hold; and the checks notice where they do not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The simulations of `simulations/cooperation` in small; larger figures are measured by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.cooperation import charter, fair, leaks, moving, quota

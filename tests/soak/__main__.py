@@ -11,8 +11,6 @@ counted. `honest_p95_over_quiet` compares the customer's jobs, beside the same w
 submitters. Exit code 1 where a bound is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

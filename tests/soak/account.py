@@ -1,7 +1,5 @@
 """What came of the soak's jobs, from what its processes printed and from the submitters' states."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

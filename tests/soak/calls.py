@@ -3,8 +3,6 @@
 # The code that looks for ways out starts fast, and uses few modules.
 # ruff: noqa: PTH118, PTH110, PTH114, PTH123, PTH208
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

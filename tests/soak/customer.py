@@ -6,8 +6,6 @@ It prints a line of JSON for each: when it began, by the system's clock since it
 long it took. SIGTERM: it ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

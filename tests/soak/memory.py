@@ -5,8 +5,6 @@ at once, more or fewer of them by chance: these weigh themselves while no job is
 what they still have is what they keep.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import math

@@ -1,8 +1,6 @@
 """The soak's network: a gate, three workers, two submitters and a customer, each a process on
 loopback. All but the customer are ended with SIGKILL, one after the other, and come back."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

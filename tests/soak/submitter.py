@@ -8,8 +8,6 @@ memory it has then. SIGTERM: it submits no more, waits for all that is under way
 ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

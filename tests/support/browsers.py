@@ -1,7 +1,5 @@
 """Debian's chromium, and a gateway for it that runs in a thread beside."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

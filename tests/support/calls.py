@@ -1,7 +1,5 @@
 """Calls of Python functions, as a driver gets them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Charters of networks whose root key is in a home, or of a world."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

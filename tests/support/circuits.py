@@ -1,7 +1,5 @@
 """A gate that relays, a worker that has reserved there, and bob: stacks on loopback."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The `formation` command as people run it, each time in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

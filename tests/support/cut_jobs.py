@@ -1,7 +1,5 @@
 """A job that goes through a relay of strangers, which cuts each circuit after 128 KiB."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Sequence

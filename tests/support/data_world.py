@@ -1,7 +1,5 @@
 """A small world of nodes that hold data, over real libp2p on loopback."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Awaitable, Callable

@@ -10,8 +10,6 @@
 Every message passes through its own encoder and parser. A node may lie, fall silent or die.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import random

@@ -1,7 +1,5 @@
 """The code blocks of the documents, as their readers see them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

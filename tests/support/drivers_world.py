@@ -1,7 +1,5 @@
 """A small world for driver tests: one machine, one scratch root, and what was reported."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable

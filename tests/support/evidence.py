@@ -6,8 +6,6 @@ stories of nodes (formation_p2p/command/stacks.py); of programs also their outpu
 that do not print their stacks on SIGQUIT are listed with what the kernel says of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import faulthandler

@@ -1,7 +1,5 @@
 """Programs that share what tests import as well."""
 
-from __future__ import annotations
-
 from simulations.forked import Forked, import_before
 
 __all__ = ["Forked"]

@@ -1,7 +1,5 @@
 """Messages for a node from a peer that draws them: of the DHT, and of the work protocol."""
 
-from __future__ import annotations
-
 import random
 
 from formation_p2p.core.refusals import Leaving

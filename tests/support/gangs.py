@@ -1,7 +1,5 @@
 """Small gangs of stacks: a roster by hand, and what each node has of it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,8 +1,6 @@
 """A gateway's source in memory, with real programs on loopback behind its services, and a client of
 HTTP that says exactly what a test has it say."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """A program that serves HTTP/1.1 on a unix socket, in the loop of a test."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

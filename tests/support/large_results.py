@@ -1,7 +1,5 @@
 """Large results in a simulated world: records of blobs that workers keep."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Unpack
 

@@ -1,7 +1,5 @@
 """Addresses of this machine that its other programs can reach, and that nothing else can."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import sys

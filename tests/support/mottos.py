@@ -1,8 +1,6 @@
 """A feature of another package (formation_p2p/peer/feature.py): each node has a motto, a signed
 record of the DHT, and nodes wave to each other. The test installs this file as a package."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A network of nodes in this process, over real libp2p on loopback."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager

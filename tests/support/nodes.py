@@ -1,7 +1,5 @@
 """Nodes as applications join them, with a view of what is behind their public methods."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 from formation_p2p.api.bridge import Bridge

@@ -5,8 +5,6 @@ network ends. Not a thread: those that it starts would stay there, and trio give
 tests. Who is not root is root among the users of that process alone.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

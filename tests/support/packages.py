@@ -1,7 +1,5 @@
 """Packages that tests make themselves, and an index of them on the loopback interface."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

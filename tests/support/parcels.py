@@ -1,7 +1,5 @@
 """Parcels without a node."""
 
-from __future__ import annotations
-
 from formation_p2p.api.reference import Packer
 from formation_p2p.content.memory import PrivateBlobs
 from formation_p2p.core.effects import Contact

@@ -1,7 +1,5 @@
 """Workers to choose from, and tasks to place, for the tests of placement."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from formation_p2p.core.effects import Contact

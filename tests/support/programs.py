@@ -1,7 +1,5 @@
 """Programs run as a person runs them, each under a deadline."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

@@ -1,7 +1,5 @@
 """Protobuf by hand: what no generated module would write, or has a message for."""
 
-from __future__ import annotations
-
 
 def varint(number: int) -> bytes:
     low = b""

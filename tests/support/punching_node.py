@@ -8,8 +8,6 @@ It writes lines of JSON. `bob` asks the worker by its circuit, sends it frames a
 says how it reached the worker after so long.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

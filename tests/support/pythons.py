@@ -1,7 +1,5 @@
 """The Pythons that this machine has beside the one that runs the tests."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -2,8 +2,6 @@
 test passes on, drops or forges.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

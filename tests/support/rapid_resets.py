@@ -1,7 +1,5 @@
 """A stranger who opens streams and resets them at once."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from functools import cache
 from itertools import count

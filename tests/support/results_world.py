@@ -1,7 +1,5 @@
 """Results as a worker pickles them, honest and hostile."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

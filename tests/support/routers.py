@@ -1,7 +1,5 @@
 """Tests in network namespaces: whether a machine that forbids them may do without."""
 
-from __future__ import annotations
-
 from typing import Final
 
 # .ci/run sets it: there, a machine that cannot run these tests is one on which they fail.

@@ -1,7 +1,5 @@
 """Tests of what bubblewrap holds: on a machine that has none they are skipped, and say why."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from typing import Final

@@ -6,8 +6,6 @@ reader.read(NOW, heard)
 played.answer(lambda to, request: ..., NOW)
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Specs, claims, and small worlds of workers that keep services running."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Self

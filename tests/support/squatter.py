@@ -1,7 +1,5 @@
 """A member that asks workers for all that they have, again and again, and commits to nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import count
 

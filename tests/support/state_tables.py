@@ -1,7 +1,5 @@
 """The tables of states in the documents, beside those of the code."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A scheduler's state in a small world: alice keeps jobs, bob and carol run them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

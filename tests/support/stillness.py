@@ -1,8 +1,6 @@
 """What a lease promises holds for as long as the machine runs its two sides: tests of that say so
 where it stood still."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

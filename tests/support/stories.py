@@ -3,8 +3,6 @@
 bob has tasks; alice, carol and dave work; mallory is a stranger, and up to no good.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, Unpack

@@ -1,7 +1,5 @@
 """What the kernel allows to users other than root, also where the tests run as root."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Final
 

@@ -3,8 +3,6 @@
 waited for (evidence.py). `run` runs a story of trio, and a test that is `in_trio` is one. None of
 them counts the time in which the machine does not run this process."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

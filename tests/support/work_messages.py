@@ -1,7 +1,5 @@
 """Messages of the work protocol as hypothesis draws them: all of them, within their bounds."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Workers in processes of their own, to be killed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Sequence

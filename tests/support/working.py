@@ -1,7 +1,5 @@
 """Work, counted where a clock would say more about the machine."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

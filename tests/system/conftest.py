@@ -1,8 +1,6 @@
 """What several tests of whole nodes have in common: networks that the tests of a module share. They
 run on one loop, and leave the network as they found it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmarks run, in small: what they measure is for people to look at."""
 
-from __future__ import annotations
-
 import json
 
 from formation_p2p.machine.pythons import own_name

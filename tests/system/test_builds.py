@@ -1,7 +1,5 @@
 """Builds on real workers, by the command: what comes back, and what is said on the way."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A co-operative makes a charter, and bans a member with the signatures of two of its boards."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tasks save on real workers, and how they go on from there: tried again, and elsewhere."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,7 +1,5 @@
 """The `formation` command where there is no network yet, or nobody in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Commands that go through the node of their machine: a worker's, an agent's, and one that ends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

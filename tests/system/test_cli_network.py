@@ -1,7 +1,5 @@
 """The `formation` command from one end to the other, each in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Services by the `formation` command, from another machine than the one that runs them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from contextlib import suppress

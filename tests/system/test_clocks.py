@@ -1,7 +1,5 @@
 """A worker whose clock is an hour off: it gets no work, and all say why."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

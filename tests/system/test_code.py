@@ -1,7 +1,5 @@
 """The code of calls travels: programs of their own submit, and the worker knows nothing of them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

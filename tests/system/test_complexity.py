@@ -1,7 +1,5 @@
 """The function that the demo's workers run."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 

@@ -1,7 +1,5 @@
 """A Dask cluster on real nodes: its members are tasks in sandboxes without a network."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Data that goes with tasks: large files there and back, over real nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """Data with rules among real nodes of several organisations."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

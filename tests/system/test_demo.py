@@ -1,7 +1,5 @@
 """`formation demo` and `make demo-services` do what they say, and leave nothing behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Nodes that act for others: what they do is judged by the rights of those, not by their own."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Jobs made of a matrix, inputs and an order, and sizes that are learnt, against real peers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,8 +1,6 @@
 """Every command and code block of the documents, run as it stands or, where that takes minutes or
 another machine, in the short form that stands here with the reason."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import importlib

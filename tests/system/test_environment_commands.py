@@ -1,7 +1,5 @@
 """Workers and tasks with packages, by the command: all nodes but the gate are processes."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

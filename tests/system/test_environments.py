@@ -1,7 +1,5 @@
 """Tasks bring the packages that they need."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 

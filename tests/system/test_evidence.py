@@ -1,7 +1,5 @@
 """A wait that fails shows what was waited for: here, and in the programs that the test started."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

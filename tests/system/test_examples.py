@@ -1,7 +1,5 @@
 """The examples, each run as its first lines say."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,8 +1,6 @@
 """The executor beyond what CPython's cases ask (test_executor_cpython.py): on a node that lives
 in somebody's loop, and is left."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import secrets

@@ -1,7 +1,5 @@
 """Who has what of a real worker, and who waits: as its owner sees it, and the one who waits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the first release promises, seen on real nodes over the loopback interface."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Gangs of real nodes over loopback: formed, used, mended, closed."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What members of a gang share, on whole nodes: the store, a barrier, a network, an environment."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

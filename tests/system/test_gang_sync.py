@@ -1,7 +1,5 @@
 """A gang for a script: without `await`."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

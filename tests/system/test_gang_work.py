@@ -1,7 +1,5 @@
 """Work divided among the members of real gangs: parts, slices, rounds; what they use; sizes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

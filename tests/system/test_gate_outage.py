@@ -1,7 +1,5 @@
 """A network whose only gate is killed, and comes back: what goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

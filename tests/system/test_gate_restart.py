@@ -1,7 +1,5 @@
 """A gate that comes back has forgotten everybody; they do not leave it at that."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A gateway among hostile members and strangers: what one sends costs the others nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 """A gateway over HTTP, with its source in memory: the plan's interface, the pipe to services, who
 may ask, and what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sqlite3

@@ -1,8 +1,6 @@
 """People who say no region are sent to the nearest gateway, in a real browser, over roads of
 different lengths."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

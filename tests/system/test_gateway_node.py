@@ -1,7 +1,5 @@
 """A gateway of a real node: its page, its workers, and jobs that run on them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

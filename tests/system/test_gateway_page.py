@@ -1,7 +1,5 @@
 """The page of a gateway, in a real browser."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """A worker whose grant ends waits for a new one, and takes it up as it runs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

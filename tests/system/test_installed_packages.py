@@ -1,7 +1,5 @@
 """Drivers and features of other packages: installed beside this one, they go by their names."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

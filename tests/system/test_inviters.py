@@ -1,7 +1,5 @@
 """A member whom the charter names renews the grants of others, also of a home that runs no node."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """joblib's backend, over a real worker: plain functions, and scikit-learn."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

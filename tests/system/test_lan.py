@@ -1,7 +1,5 @@
 """Machines on one LAN without a gate: each is a network namespace, plugged into one bridge."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

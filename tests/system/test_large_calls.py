@@ -1,7 +1,5 @@
 """Calls with arguments and results of any size, between real peers."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Calls with results of any size, between real peers."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import gc

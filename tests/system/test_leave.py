@@ -1,7 +1,5 @@
 """A machine leaves its network: what runs there ends in good order, and the home forgets it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

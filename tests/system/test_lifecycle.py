@@ -1,8 +1,6 @@
 """When a node may be used: from where it is entered to where it is closed, in the process and on
 the loop that entered it. Anything else is an error at once, which says what to do."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing

@@ -1,7 +1,5 @@
 """Where tasks run, over real connections: near data, near home, and no farther than they may."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

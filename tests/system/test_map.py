@@ -1,7 +1,5 @@
 """`node.map` as a stream, against real peers."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import secrets

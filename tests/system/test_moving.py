@@ -1,7 +1,5 @@
 """Tasks that move on real nodes: as their submitter asks, and as their worker leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,7 +1,5 @@
 """Machines behind routers reach each other: a short part of what `make nat` measures."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

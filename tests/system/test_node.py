@@ -1,7 +1,5 @@
 """The one door for users, against real peers: what a caller does, gets, and is told."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import subprocess

@@ -1,7 +1,5 @@
 """A node in a notebook: cells run one after the other in a kernel of ipykernel, as Jupyter does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from queue import Empty

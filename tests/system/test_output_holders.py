@@ -1,7 +1,5 @@
 """What real workers hold of others: across a restart of the submitter, and when they leave."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Who runs a job, as the person who submits it says, over real libp2p."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass

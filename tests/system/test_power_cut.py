@@ -1,8 +1,6 @@
 """All nodes of a network are killed at one moment, and started again: what had been promised is
 there."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What a machine costs, from the person who lends it to the person who pays."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What calls print reaches the terminal of who called, and how far they have come."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import subprocess

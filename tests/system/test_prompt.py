@@ -1,7 +1,5 @@
 """A node at Python's prompt: functions that are typed there run on workers."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

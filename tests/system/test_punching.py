@@ -1,8 +1,6 @@
 """Pairs of routers, and how nodes behind them come together: directly where that is possible, and
 never said to be direct otherwise."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

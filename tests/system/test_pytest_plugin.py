@@ -1,7 +1,5 @@
 """The plugin for pytest, in a session of a user's own tests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

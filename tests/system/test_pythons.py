@@ -1,7 +1,5 @@
 """Workers with other Pythons than the caller's: calls go where they can run, and nowhere else."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

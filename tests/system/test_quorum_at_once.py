@@ -1,7 +1,5 @@
 """Copies of a task that go out side by side, to workers that are processes of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

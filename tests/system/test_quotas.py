@@ -1,7 +1,5 @@
 """Quotas on a real worker: alice lends her machine, bob has used up what he may."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Processes that are killed, stopped and cut off; and that the checks of it notice something."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """Work for a machine that cannot be dialled, through a gate: whole nodes over loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import Counter

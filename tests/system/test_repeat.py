@@ -1,7 +1,5 @@
 """The program that runs tests often, over small suites of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Results of science, from a worker of the network to its caller."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

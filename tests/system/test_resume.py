@@ -1,7 +1,5 @@
 """A scheduler that is killed at any moment goes on in its next incarnation, and nothing is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A node that keeps its jobs: what a program sees of it, through crashes and full disks."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import subprocess

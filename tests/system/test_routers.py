@@ -1,7 +1,5 @@
 """The routers of the lab do what routers of their kind do, and leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

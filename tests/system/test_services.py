@@ -1,7 +1,5 @@
 """Services as programs call them: HTTP, plain streams, ports, and without `await`."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """A service from its spec to its answers, on real nodes: published, taken on by workers that find
 it missing, called by a script, and called on when a worker leaves."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

@@ -1,8 +1,6 @@
 """The site of the documents: it builds strictly, with no broken link, and its pages load nothing
 from elsewhere."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

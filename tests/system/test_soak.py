@@ -1,8 +1,6 @@
 """A small network under everything at once, for less than a minute; and that its counts notice
 what they count."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Two of three holders of a network's root let others in, from the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A member asks a worker for all that it has, again and again, and commits to nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a running node tells of itself: its status socket and its metrics, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

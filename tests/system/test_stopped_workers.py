@@ -1,7 +1,5 @@
 """Workers that are stopped while a task runs: the task ends there, and is done elsewhere, once."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time

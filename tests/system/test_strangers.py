@@ -1,7 +1,5 @@
 """What strangers do to a gate in a process of its own: to its memory, and to whom it serves."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

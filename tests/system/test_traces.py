@@ -1,7 +1,5 @@
 """Spans of real jobs, as an application with OpenTelemetry gets them."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

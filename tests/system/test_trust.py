@@ -1,7 +1,5 @@
 """Whom a node trusts, over real nodes, and as `formation trust` shows it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The tutorial: its commands and programs in their order, and what it says that they print."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The library without a feature is whole: it names nothing that is gone, and runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ project; a fresh clone has none of them, and then these cases are run on a few o
 made by hand. What they say is tested in the tests of placement, resources and trust as well.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """CMACatalyst: a catalog of services, what workers take on, and how requests reach them."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tempfile

@@ -1,7 +1,5 @@
 """Formation: nodes matched and ranked for a build; gangs that grow and shrink."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping

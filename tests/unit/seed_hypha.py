@@ -1,7 +1,5 @@
 """Hypha: resources, offers, leases and prices; slices and rounds of gangs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """InterCooperative Network: scores, scopes, quotas and trust of executors."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

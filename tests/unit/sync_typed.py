@@ -3,8 +3,6 @@
 What is wrong is told, or the comment that expects it is told of as one that ignores nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 

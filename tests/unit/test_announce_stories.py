@@ -1,7 +1,5 @@
 """Wants in a world of shipped peers: who hears of one, who offers, and what bob gets."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

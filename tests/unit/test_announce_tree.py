@@ -1,7 +1,5 @@
 """A broadcast along the Kademlia tree: it reaches all, each once, and never more than it may."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """A want on the wire, which of them a peer takes, and what becomes of one that is left."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from functools import cache

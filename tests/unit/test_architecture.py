@@ -1,8 +1,6 @@
 """ARCHITECTURE.md says what the code is: its picture has the rooms in the order of setup.cfg's
 contracts, and every file that a document names is there."""
 
-from __future__ import annotations
-
 import configparser
 import re
 from pathlib import Path

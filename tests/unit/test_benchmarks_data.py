@@ -1,7 +1,5 @@
 """What the benchmark of data makes of what its parts say."""
 
-from __future__ import annotations
-
 from benchmarks.data.figures import combined, table, targets
 from benchmarks.dispatch.processes import Line
 

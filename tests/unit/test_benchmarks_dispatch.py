@@ -1,7 +1,5 @@
 """What the benchmark of small tasks makes of what its sides say."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table names exactly those that one would find by asking each worker, one by one."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Python functions as work: what a call is called."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 import sys

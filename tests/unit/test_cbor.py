@@ -1,7 +1,5 @@
 """CBOR from strangers: whatever the bytes, one plain value, or a ValueError that says why not."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable

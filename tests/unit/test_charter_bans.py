@@ -1,7 +1,5 @@
 """Who is banned has no part in gangs and services any more: worker, owner or publisher."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

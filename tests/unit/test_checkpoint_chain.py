@@ -1,7 +1,5 @@
 """When a large checkpoint counts: once two peers beside its owner hold it, or all that can."""
 
-from __future__ import annotations
-
 from formation_p2p.core.effects import Contact
 from formation_p2p.jobs.core.checkpoints import AGAIN_S, RENEWED_S, Checkpoints
 from formation_p2p.jobs.core.fetch import (

@@ -1,7 +1,5 @@
 """Tasks that failed alike are told once, with what to do about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What `formation build` makes of a folder, and where its results go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What `run` and `submit` show of the copies of a task."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Formfiles as jobs: their files go along as one tar."""
 
-from __future__ import annotations
-
 import subprocess
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The URL of a gateway with a token, where an invite is expected."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

@@ -1,7 +1,5 @@
 """The job file of `formation submit`."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from textwrap import dedent

@@ -1,7 +1,5 @@
 """What a command and the node of its machine tell each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cbor2

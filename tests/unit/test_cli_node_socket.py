@@ -1,7 +1,5 @@
 """What `formation top` and `formation logs` hear from the nodes of a home."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """What a command imports before it does anything: each module costs time that a person waits."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

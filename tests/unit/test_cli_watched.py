@@ -1,7 +1,5 @@
 """What a worker tells its owner of the tasks that it runs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

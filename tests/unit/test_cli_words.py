@@ -1,7 +1,5 @@
 """What the command line reads from people, and writes for them."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Each field of what jobs, leases and drivers decide is written in the file that declares it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The word of an owner of leases that a worker reads for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

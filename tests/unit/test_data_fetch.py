@@ -1,7 +1,5 @@
 """A fetch: who is asked for what, and what becomes of it when sources fail."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The data protocol's messages."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 

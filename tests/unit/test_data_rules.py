@@ -1,7 +1,5 @@
 """Data is read inside its scope and region, and what is made of it as well."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.effects import Moment

@@ -1,7 +1,5 @@
 """Gates that are gone and come back, and whom to ask where none answers."""
 
-from __future__ import annotations
-
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import peer_id_to_bytes
 from formation_p2p.dht.core.gates import Gates

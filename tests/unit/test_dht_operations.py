@@ -1,7 +1,5 @@
 """Searching and publishing: stories among alice, bob and carol, told in their messages."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Whether others can dial us: what they say, and what we believe of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.effects import Contact

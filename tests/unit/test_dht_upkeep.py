@@ -1,7 +1,5 @@
 """How a node keeps its table true, and finds out whether others can dial it."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.effects import Contact, Moment

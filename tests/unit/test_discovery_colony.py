@@ -3,8 +3,6 @@
 Whatever the shards are doing, the reader finds the nearest workers, all of them and in one go.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The search along a key's prefix: the shards that it reads, and where a worker belongs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A lease in force: what is under way on it, and in which messages that goes out."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """bob's tasks that wait for others of his, in small worlds and on their own."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

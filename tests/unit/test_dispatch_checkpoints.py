@@ -1,8 +1,6 @@
 """Checkpoints: what a task has saved is kept by its owner and by other peers, and goes along when
 the task is started again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cbor2

@@ -1,7 +1,5 @@
 """Large results: a task has succeeded once its result is here, and its worker forgets that then."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import replace

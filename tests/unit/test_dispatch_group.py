@@ -1,7 +1,5 @@
 """Tasks with the same needs: whom they wait for, whom to ask, and who takes over."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

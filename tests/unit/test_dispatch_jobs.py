@@ -1,7 +1,5 @@
 """A job's tasks through their states, and what the job tells of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

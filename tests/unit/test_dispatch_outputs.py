@@ -1,8 +1,6 @@
 """bob's tasks that read files which others of his have made: where they run, and what happens when
 the files are lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """bob dies, and lives again from what is on his disk."""
 
-from __future__ import annotations
-
 import random
 from typing import Self
 

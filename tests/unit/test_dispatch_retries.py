@@ -1,7 +1,5 @@
 """A task whose attempt brought no result runs again, and what is known of the first is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.command.outcomes import retried_in_words

@@ -1,7 +1,5 @@
 """bob's jobs in small worlds, where workers are full, fail, die, leave and come back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Work that finds a free worker has nobody give way, and waits nowhere else."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.jobs.core.job_events import TaskPlaced, TaskRetried, TaskSucceeded

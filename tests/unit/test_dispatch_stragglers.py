@@ -1,7 +1,5 @@
 """Slow tasks: what waits behind them goes elsewhere, and some of them are overtaken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A lease that gives way to an equal: its scheduler sends nothing new, and gives it back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A job that is kept on the disk is not given up because no worker is in sight."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.refusals import Infeasible, Silent

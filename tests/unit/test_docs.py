@@ -1,8 +1,6 @@
 """What the reference says of states, options, keys and errors, and other pages of jobs and trust,
 is what the code says."""
 
-from __future__ import annotations
-
 import configparser
 import re
 from dataclasses import fields

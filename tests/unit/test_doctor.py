@@ -1,7 +1,5 @@
 """What `formation doctor` makes of what it has read: a finding for each thing that may be wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

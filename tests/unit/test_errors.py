@@ -1,7 +1,5 @@
 """What goes wrong in this package itself."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.errors import (

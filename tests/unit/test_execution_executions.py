@@ -1,7 +1,5 @@
 """What runs under alice's leases: bob dispatches, and gets each result until he has it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The share of a lease, as the numbers that hold a task to it."""
 
-from __future__ import annotations
-
 import resource
 
 import pytest

@@ -1,8 +1,6 @@
 """How the executor hands calls over: in few jobs, no further ahead than the network takes them in.
 The network here is this thread."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which worker gets which rank, of the places that there are."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Who the members of a gang are, as every node can tell."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

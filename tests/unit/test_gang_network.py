@@ -1,7 +1,5 @@
 """The network of a gang: its addresses, and which packets pass."""
 
-from __future__ import annotations
-
 import ipaddress
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts over members: which has which, what it costs, and what moves when members change."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What members have together, whose it is, and how it is divided."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from formation_p2p.core.refusals import Infeasible

@@ -1,7 +1,5 @@
 """Rounds that end together, and slices that stay where they were."""
 
-from __future__ import annotations
-
 import heapq
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Parts, slices and rounds on a gang whose members are tasks of this process: they come and go at
 the moment that a story says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any

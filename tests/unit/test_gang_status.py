@@ -1,7 +1,5 @@
 """What an owner tells of its gangs: who has each rank, and what was reported of it."""
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector

@@ -1,7 +1,5 @@
 """The store of a gang: torch's semantics, its bounds, its barriers, and its end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -1,7 +1,5 @@
 """Gangs in small worlds: gate, the owner bob, and workers."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from dataclasses import replace

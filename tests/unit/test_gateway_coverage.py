@@ -1,7 +1,5 @@
 """What a gateway says of services that are no gap."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from formation_p2p.features.gateway.coverage import Note, standings_of

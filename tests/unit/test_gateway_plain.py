@@ -1,7 +1,5 @@
 """What is plain is read as h11 reads it, and what h11 refuses is not plain."""
 
-from __future__ import annotations
-
 import h11
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Which workers a gateway shows: those that are connected, or answer."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The cookie by which a client comes back to a replica, at any gateway of the network."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.identity import Identity

@@ -1,7 +1,5 @@
 """Tokens for programs without a key: how they are read, and what they allow."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import replace
 

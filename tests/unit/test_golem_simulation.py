@@ -1,7 +1,5 @@
 """How long a service lacks a replica, by when its replicas were ready."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.golem import lacking_s

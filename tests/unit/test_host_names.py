@@ -1,7 +1,5 @@
 """Peers are shown by name and by the end of their id, whatever they call themselves."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.errors import AmbiguousPeer, InvalidInput

@@ -1,7 +1,5 @@
 """The code base keeps within the bounds that it was reorganised to."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Small checkpoints: they go along with what is told of them, and count at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.assembly import PeerEffect

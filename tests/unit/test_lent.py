@@ -1,7 +1,5 @@
 """Folders that a worker lends, as a person writes them."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The manual page has every command and option, in words that man(1) takes."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -4,8 +4,6 @@ The ads say what a requirement means, device by device. How `fits` and `Table` f
 them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Notice: a task that runs is told to save what it has, and goes on elsewhere from there."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The tool that asks whether tests notice mutants, on a library of three functions."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """AutoNAT v2: which address is dialled for whom, at what cost, and what is believed of it."""
 
-from __future__ import annotations
-
 import ipaddress
 import random
 

@@ -1,7 +1,5 @@
 """The messages of circuit relay v2: what is written can be read, and what makes no sense cannot."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

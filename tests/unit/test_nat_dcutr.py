@@ -1,7 +1,5 @@
 """Hole punching: its messages, and the exchanges of both sides."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

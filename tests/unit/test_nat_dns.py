@@ -1,7 +1,5 @@
 """DNS messages: the vectors of the RFCs' rules, and what is refused."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """A node on one link of a LAN: whom it finds, what it tells, how often, and what it ignores."""
 
-from __future__ import annotations
-
 import ipaddress
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Where others reach a node: what it believes of what they see, and what it tells."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

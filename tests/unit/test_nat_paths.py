@@ -1,7 +1,5 @@
 """Which addresses of a peer are dialled, in which order, and which not at all."""
 
-from __future__ import annotations
-
 import ipaddress
 
 import pytest

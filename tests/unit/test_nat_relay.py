@@ -1,7 +1,5 @@
 """What a gate relays, for whom, and what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What two sides of a session say to each other, and how they count."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.errors import ProtocolViolation

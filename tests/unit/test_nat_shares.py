@@ -1,7 +1,5 @@
 """Bandwidth is shared by peer, in bytes, not by circuit or by how much each has to send."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import example, given

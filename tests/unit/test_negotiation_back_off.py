@@ -1,7 +1,5 @@
 """Whom bob asks again, and when: alice refused, failed, fell silent, or is leaving."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.refusals import (

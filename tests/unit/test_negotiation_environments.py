@@ -1,7 +1,5 @@
 """Environments that workers have, and those that they could not have lately."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

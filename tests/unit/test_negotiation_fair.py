@@ -3,8 +3,6 @@
 alice has two cores; bob, carol and dave ask for them.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

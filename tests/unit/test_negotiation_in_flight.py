@@ -1,7 +1,5 @@
 """How much is in flight under a lease, as both of its sides count it."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

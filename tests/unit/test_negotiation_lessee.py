@@ -1,7 +1,5 @@
 """The scheduler's side of a lease: bob asks alice, carol and dave, and keeps what he gets."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The worker's side of a lease: alice has two cores, and bob wants some."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

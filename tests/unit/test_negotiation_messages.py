@@ -1,7 +1,5 @@
 """The work protocol on the wire: everything comes back, and nothing else gets in."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, replace
 from typing import Annotated, Any

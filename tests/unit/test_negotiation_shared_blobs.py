@@ -1,7 +1,5 @@
 """What many tasks share: numbered and sent once by bob, kept for as long by alice."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

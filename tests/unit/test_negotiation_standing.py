@@ -1,7 +1,5 @@
 """Who lets offers lapse: alice keeps nothing for them any more, and serves the others meanwhile."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Who may open a tunnel to whom, and what the two say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What calls print comes out in whole lines, harmless, each after the worker that it is from."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

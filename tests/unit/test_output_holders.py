@@ -1,8 +1,6 @@
 """Outputs that several workers hold: a task has succeeded once they do, and its result names them;
 who is lost or leaves is replaced while the job runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

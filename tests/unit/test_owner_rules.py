@@ -1,7 +1,5 @@
 """What is made of data goes to the owner of the job, who is to be inside its rule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from formation_p2p.drivers.core.executions import outside, process_of

@@ -1,7 +1,5 @@
 """What content a peer knows to be on its machine."""
 
-from __future__ import annotations
-
 from formation_p2p.peer.core.events import MAX_BLOBS, BlobIndex, BlobsChanged
 from formation_p2p.workload.core.blob import RAW, Cid, digest_of
 

@@ -1,7 +1,5 @@
 """The boundary of a peer is closed: each effect is in its union, and each driver performs all."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

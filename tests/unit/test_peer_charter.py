@@ -1,7 +1,5 @@
 """A new charter is with everyone soon, and whom it bans is refused everywhere."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A town of circles and distances: alice, carol and dave work; bob and a cook have tasks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

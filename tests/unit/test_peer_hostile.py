@@ -1,7 +1,5 @@
 """What others may send: anything, at any time. It grows nothing, breaks nothing, gains nothing."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The whole peer: how it joins, works, asks, explains and leaves."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

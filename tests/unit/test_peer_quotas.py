@@ -3,8 +3,6 @@
 A world begins on a Thursday, at midnight UTC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

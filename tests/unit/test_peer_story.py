@@ -1,7 +1,5 @@
 """The story of a task: each step of its way, by its scheduler, with what caused it."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -1,7 +1,5 @@
 """Trust in a small town: what bob learns of those who work for him, and what he is told."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """What cannot be pickled is named as the person who wrote it knows it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial

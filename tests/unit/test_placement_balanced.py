@@ -1,7 +1,5 @@
 """Shares by lot: even where those by XOR are not, and as deterministic."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Who could run a task, best first, and the first reason why each other one could not."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys

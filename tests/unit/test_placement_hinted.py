@@ -1,7 +1,5 @@
 """What hints make of workers: who is out of the question, and who comes first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

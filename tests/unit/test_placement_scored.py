@@ -1,7 +1,5 @@
 """A sum of reasons, each of which can be read; and the same draw for whoever repeats it."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from fractions import Fraction

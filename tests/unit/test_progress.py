@@ -1,7 +1,5 @@
 """How far a map has come: lines where there is no terminal, a bar on one, or the caller's own."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

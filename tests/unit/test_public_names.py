@@ -1,7 +1,5 @@
 """What is public is a promise: this list changes only on purpose, with the changelog."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Quorums as people ask for them, the comparison of answers, and the arithmetic of ballots."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Several workers agree on the results of tasks: whole nodes, on a virtual clock."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections import Counter

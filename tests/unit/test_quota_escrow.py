@@ -1,7 +1,5 @@
 """Quotas over the network: a worker asks for slices, and an account's holders hand them out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

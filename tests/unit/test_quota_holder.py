@@ -1,7 +1,5 @@
 """The holders of an account: what they note, what they refuse, and how they learn from others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """How others reach a node, as a person reads it."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.identity import PeerId

@@ -1,7 +1,5 @@
 """References: what calls make of them on the caller's side, and when they are not good any more."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """A refusal reads as a reason."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.refusals import (

@@ -1,7 +1,5 @@
 """What a task needs: as a noun, as a text, as a mapping."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Every vector of the systems before this one: covered, or named as declined."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Final
 

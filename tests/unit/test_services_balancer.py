@@ -1,7 +1,5 @@
 """Which replica takes the next stream."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, deque
 from itertools import pairwise

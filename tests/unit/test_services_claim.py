@@ -1,7 +1,5 @@
 """Claims: signed, bounded, and which of two counts."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Peers that do not answer while a worker fills a slot: it asks others, or gives up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from heapq import nsmallest

@@ -1,7 +1,5 @@
 """The peers that keep what is under a name: whom to ask, and whom not for now."""
 
-from __future__ import annotations
-
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.operations import Answer

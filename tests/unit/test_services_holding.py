@@ -1,7 +1,5 @@
 """The replicas of one worker: what it is told at odd moments, and what it gives back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any

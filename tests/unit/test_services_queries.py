@@ -1,7 +1,5 @@
 """What a person's question is told, also where peers do not answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.effects import Contact

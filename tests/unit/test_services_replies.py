@@ -1,7 +1,5 @@
 """An answer fits into a frame, however much the asker wants and the answering peer keeps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from formation_p2p.core.effects import Contact, Moment

@@ -1,7 +1,5 @@
 """Specs and claims that a node keeps for others, and what may be taken from that."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

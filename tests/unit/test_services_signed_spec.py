@@ -1,7 +1,5 @@
 """A spec as it travels: whole there and back, and refused where anyone has touched it."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a service may be asked to be, and what is refused, each with the field named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The life of a replica: started, checked, started again with pauses, drained, given up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """From one version to the next: beside the old one, slot by slot, and back where it fails."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

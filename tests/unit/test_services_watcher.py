@@ -1,7 +1,5 @@
 """Workers that read the claims of the services that they may run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers that keep services running, with the shipped peer, on a virtual clock."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

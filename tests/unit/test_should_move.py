@@ -1,7 +1,5 @@
 """Whether a task should move, and where to: as a pure function, and as a scheduler acts on it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

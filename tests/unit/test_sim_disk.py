@@ -1,7 +1,5 @@
 """What a scheduler's disk holds after a crash, and what its next incarnation begins with."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.assembly import PeerEffect

@@ -1,7 +1,5 @@
 """Nodes behind routers: what is announced, found and leased, and what befalls gates and tables."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations_with_replacement, product
 

@@ -1,7 +1,5 @@
 """The simulated world: the same seed tells the same story, and what is done to people happens."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

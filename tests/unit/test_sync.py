@@ -1,8 +1,6 @@
 """`SyncNode`, `SyncJob` and `SyncGang` have all that `Node`, `JobHandle` and `Gang` have, with the
 same signatures."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import pydoc

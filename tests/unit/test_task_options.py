@@ -1,7 +1,5 @@
 """The options of a job: in words or as objects they come to the same, and each is checked."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, replace
 from inspect import Parameter, signature

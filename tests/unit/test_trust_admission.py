@@ -3,8 +3,6 @@
 bob and carol hold parts of one grant; NOW is a Tuesday at 22:13 UTC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What one node says of others, as it travels: all of it comes back, and nothing else gets in."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,8 +1,6 @@
 """A charter counts with m signatures of the last version's keys and of its own, and never goes
 back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Experience with one peer: what is remembered of it, and how it fades."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 

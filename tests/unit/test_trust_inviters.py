@@ -1,8 +1,6 @@
 """Inviters of the charter renew grants of members: nothing wider, no longer than the root lets, and
 only while the charter names them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

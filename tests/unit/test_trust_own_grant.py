@@ -1,8 +1,6 @@
 """A node's own grant: its owner is warned of its end, and what ends with it, comes back with a new
 one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

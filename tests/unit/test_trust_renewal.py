@@ -1,7 +1,5 @@
 """Grants are renewed by the root's key alone, for members in good standing, and never widened."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

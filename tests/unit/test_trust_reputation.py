@@ -1,7 +1,5 @@
 """Whom bob trusts: by what they did for him, and a little by what others tell."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Fair shares: siblings are compared from the top down, use fades, and little is remembered."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

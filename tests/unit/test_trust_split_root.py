@@ -1,7 +1,5 @@
 """A grant of a split root counts with m signatures of its keys over that grant, and no fewer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

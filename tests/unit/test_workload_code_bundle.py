@@ -1,7 +1,5 @@
 """Bundles of code: the same files have the same bytes, and no bytes name a file elsewhere."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tasks that stages make, and the plan of a job."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a person writes of packages, and what travels."""
 
-from __future__ import annotations
-
 import subprocess
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Formfiles: what they need, what a task makes of them, and which files it sees."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.errors import InvalidInput

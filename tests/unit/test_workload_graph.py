@@ -1,7 +1,5 @@
 """Which tasks wait for which."""
 
-from __future__ import annotations
-
 import itertools
 import time
 

@@ -1,7 +1,5 @@
 """Hints as people write them, and as the program keeps them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The record that travels in place of a large result, as its scheduler judges it."""
 
-from __future__ import annotations
-
 import pytest
 
 from formation_p2p.core.errors import InvalidInput, ResultTooLarge

@@ -1,7 +1,5 @@
 """Payloads and results: what goes in comes out, and nothing else gets in."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from dataclasses import replace

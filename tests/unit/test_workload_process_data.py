@@ -1,7 +1,5 @@
 """Inputs and outputs by content, in what the process driver reads and answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cbor2

@@ -1,7 +1,5 @@
 """The circles that two peers share, and what a machine gives to each."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
