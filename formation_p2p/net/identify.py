@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
-from multiaddr import Multiaddr
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB
@@ -26,7 +25,7 @@ from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.transport.libp2p_pb2 import Identify
 from formation_p2p.net.transport.stream import MuxedStream
-from formation_p2p.records.core.addresses import read_addresses
+from formation_p2p.records.core.addresses import address_bytes, read_addresses
 
 PROTOCOL: Final = "/ipfs/id/1.0.0"
 PUSH_PROTOCOL: Final = "/ipfs/id/push/1.0.0"
@@ -94,12 +93,13 @@ def message(
     observed = b""
     if (seen := stream.get_remote_address()) is not None:
         host, port = seen
-        observed = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}").to_bytes()
+        ip, _, _ = host.partition("%")  # the zone of a link is ours, and says nothing to the peer
+        observed = address_bytes(f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}")
     said = Identify(
         protocol_version=PROTOCOL_VERSION,
         agent_version=AGENT,
         public_key=public_key,
-        listen_addrs=[Multiaddr(address).to_bytes() for address in addresses],
+        listen_addrs=[address_bytes(address) for address in addresses],
         protocols=protocols,
         observed_addr=observed,
         unix_ms=max(round(moment().unix_s * 1000), 0),

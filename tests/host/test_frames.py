@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.net.transport.frames import Deframer, encode_frame
-from formation_p2p.records.core.envelope import varint
+from formation_p2p.records.core.protobuf import varint
 
 LIMIT = 1000
 

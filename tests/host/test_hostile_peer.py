@@ -39,7 +39,7 @@ from formation_p2p.net.transport.parameters import NetParameters
 from formation_p2p.net.transport.token_bucket import BURST_S
 from formation_p2p.reach.stack import KAD_PROTOCOL
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
-from formation_p2p.records.core.envelope import varint
+from formation_p2p.records.core.protobuf import varint
 from tests.host import mallory
 from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE
 from tests.support.stacks import Answer, Node, running

@@ -24,7 +24,7 @@ from formation_p2p.net.identify import WORK_PROTOCOL
 from formation_p2p.net.transport.frames import MAX_KAD_REQUEST_BYTES, encode_frame
 from formation_p2p.net.transport.strangers import POOL_BYTES, POOL_STREAMS
 from formation_p2p.reach.stack import KAD_PROTOCOL
-from formation_p2p.records.core.envelope import varint
+from formation_p2p.records.core.protobuf import varint
 from formation_p2p.workload.core.blob import NAME_BYTES
 from tests.host import mallory
 from tests.host.mallory import PING, RST, SYN, WINDOW_UPDATE

@@ -15,7 +15,7 @@ from formation_p2p.core.errors import (
     OversizedRecord,
     ReplayedRecord,
 )
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.identity import Identity, parse_peer_id, peer_id_of
 from formation_p2p.machine.core.capability import Capability, Capacity
 from formation_p2p.records.core.addresses import (
     MAX_ADDRESS_BYTES,
@@ -48,11 +48,44 @@ GOOD = (
 @pytest.mark.parametrize("text", GOOD)
 def test_an_address_is_the_same_as_text_and_as_bytes(text: str) -> None:
     assert address_text(address_bytes(text)) == text
+    assert address_bytes(text) == Multiaddr(text).to_bytes()
+
+
+VALUES = {
+    "ip4": st.ip_addresses(v=4).map(str),
+    "ip6": st.ip_addresses(v=6).map(str),
+    "dns": st.from_regex(r"[a-z0-9]{1,20}(\.[a-z0-9]{1,20})?", fullmatch=True),
+    "tcp": st.integers(0, 65_535).map(str),
+    "p2p": st.binary(min_size=32, max_size=32).map(peer_id_of),
+    "p2p-circuit": st.none(),
+}
+VALUES |= dict.fromkeys(("dns4", "dns6", "dnsaddr", "sni"), VALUES["dns"]) | {"udp": VALUES["tcp"]}
+VALUES |= dict.fromkeys(("tls", "noise", "quic", "quic-v1", "webtransport", "ws", "wss"), st.none())
+PART = st.sampled_from(sorted(VALUES)).flatmap(
+    lambda name: VALUES[name].map(lambda value: f"/{name}" if value is None else f"/{name}/{value}")
+)
+
+
+@given(st.lists(PART, min_size=1, max_size=5).map("".join))
+def test_the_bytes_of_an_address_are_those_of_multiaddrs_own_package(text: str) -> None:
+    assert address_bytes(text) == Multiaddr(text).to_bytes()
+    assert address_bytes(str(Multiaddr(address_bytes(text)))) == address_bytes(text)
+
+
+def test_a_peer_written_as_a_cid_is_the_same_peer() -> None:
+    cid = "bafzbeie5745rpv2m6tjyuugywy4d5ewrqgqqhfnf445he3omzpjbx5xqxe"
+    assert address_text(address_bytes(f"/p2p/{cid}")) == f"/p2p/{parse_peer_id(cid)}"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "/", "alice", "/ip4/999.0.0.1/tcp/1", "/tcp", "/ip4/\x00", "/dns4/" + "a" * 300]
-)
+    "text",
+    [
+        "", "/", "//", "alice", "ip4/192.0.2.1", "/ip4/999.0.0.1/tcp/1", "/tcp", "/ip4/\x00",
+        "/dns4/" + "a" * 300, "/ip4/192.0.2.1/tcp/65536", "/ip4/192.0.2.1/tcp/-1", "/dns4//tcp/1",
+        "/ip6/fe80::1%eth0/tcp/1", "/unix/run/a", "/p2p/alice", "/ip4/192.0.2.1//tcp/1",
+        "/dns/a b", "/tcp/٣",
+    ],
+)  # fmt: skip
 def test_other_text_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="multiaddr"):
         address_bytes(text)
@@ -68,7 +101,6 @@ def test_an_address_that_could_not_be_written_again_is_left_out() -> None:
     zone = b"a/tcp/1"  # as text it reads /ip6zone/a/tcp/1/…, which is something else
     raw = b"\x2a" + bytes([len(zone)]) + zone + address_bytes("/ip6/fe80::1/tcp/1")
     slash = b"\x2a\x02//" + address_bytes("/ip6/fe80::1/tcp/1")
-    assert "/a/tcp/1" in str(Multiaddr(raw))
     for trick in (raw, slash):
         text = address_text(trick)
         assert text is None or address_bytes(text)
@@ -77,7 +109,6 @@ def test_an_address_that_could_not_be_written_again_is_left_out() -> None:
 def test_an_address_with_an_escape_sequence_is_left_out() -> None:
     zone = b"\x1b[2Jx"
     raw = b"\x2a" + bytes([len(zone)]) + zone + address_bytes("/ip6/fe80::1/tcp/1")
-    assert "\x1b" in str(Multiaddr(raw))
     assert address_text(raw) is None
 
 
@@ -94,8 +125,8 @@ def test_an_address_past_its_bound_is_not_looked_at() -> None:
 
 
 def test_an_address_past_its_bound_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    parses = "formation_p2p.records.core.addresses.Multiaddr"
-    monkeypatch.setattr(parses, lambda raw: pytest.fail("it was parsed"))
+    parses = "formation_p2p.records.core.addresses.varint_at"
+    monkeypatch.setattr(parses, lambda raw, at: pytest.fail("it was parsed"))
     assert address_text(b"\x01" * (MAX_ADDRESS_BYTES + 1)) is None
 
 

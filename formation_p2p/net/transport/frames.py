@@ -23,7 +23,7 @@ from formation_p2p.net.transport.errors import IOException, StreamEOF
 from formation_p2p.net.transport.parameters import NetParameters
 from formation_p2p.net.transport.raw import ByteStream
 from formation_p2p.net.transport.stream import WINDOW_BYTES, MuxedStream
-from formation_p2p.records.core.envelope import varint
+from formation_p2p.records.core.protobuf import varint
 
 # kad RPC: a request brings one signed profile of 4 KiB at the most; a response up to 32 of them,
 # and twenty closest peers. Anybody may send requests, so their bound is what a stranger can hold.

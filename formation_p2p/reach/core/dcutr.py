@@ -15,6 +15,7 @@ Sources: libp2p's DCUtR specification; go-libp2p, whose roles are reversed befor
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
@@ -22,7 +23,7 @@ from typing import Final, assert_never
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.units import KIB
 from formation_p2p.records.core.addresses import address_bytes, read_addresses
-from formation_p2p.records.core.envelope import varint
+from formation_p2p.records.core.protobuf import varint, varint_at
 
 PROTOCOL: Final = "/libp2p/dcutr"
 # The specification's bound.
@@ -90,25 +91,14 @@ def parse(raw: bytes) -> Message:
         raise ProtocolViolation(f"a message of hole punching has {len(raw)} bytes")
     kind = None
     addresses: list[bytes] = []
-    at = 0
-    while at < len(raw):
-        tag, at = _varint_at(raw, at)
-        wire = tag & 7
-        if wire == 0:
-            value, at = _varint_at(raw, at)
-            kind = value if tag == _TYPE else kind
-            continue
-        if wire == 2:
-            size, at = _varint_at(raw, at)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-        else:
-            raise ProtocolViolation(f"a message of hole punching with a field of type {wire}")
-        if size > len(raw) - at:
-            raise ProtocolViolation("a message of hole punching that is cut short")
-        if tag == _ADDRESSES and len(addresses) < MAX_READ_ADDRESSES:
-            addresses.append(raw[at : at + size])
-        at += size
+    try:
+        for tag, number, content in _fields(raw):
+            if tag == _TYPE:
+                kind = number
+            elif tag == _ADDRESSES and len(addresses) < MAX_READ_ADDRESSES:
+                addresses.append(content)
+    except ValueError as error:
+        raise ProtocolViolation(f"a message of hole punching cannot be read: {error}") from error
     if kind == _CONNECT:
         return Connect(read_addresses(addresses))
     if kind == _SYNC:
@@ -116,16 +106,26 @@ def parse(raw: bytes) -> Message:
     raise ProtocolViolation(f"a message of hole punching of type {kind}")
 
 
-def _varint_at(raw: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(raw):
-            break
-        value |= (raw[at] & 0x7F) << shift
-        at += 1
-        if raw[at - 1] < 0x80:
-            return value, at
-    raise ProtocolViolation("a message of hole punching with a number that does not end")
+def _fields(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Each field's tag, with its number or its bytes, in order. Raises ValueError."""
+    at = 0
+    while at < len(raw):
+        tag, at = varint_at(raw, at)
+        wire = tag & 7
+        if wire == 0:
+            number, at = varint_at(raw, at)
+            yield tag, number, b""
+            continue
+        if wire == 2:
+            size, at = varint_at(raw, at)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"a field of type {wire}")
+        if size > len(raw) - at:
+            raise ValueError("it is cut short")
+        yield tag, 0, raw[at : at + size]
+        at += size
 
 
 # -- the machine --------------------------------------------------------------------------------

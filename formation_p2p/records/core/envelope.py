@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from formation_p2p.core.errors import ForgedRecord, MalformedRecord, OversizedRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_of, verify
 from formation_p2p.records.core import envelope_pb2
+from formation_p2p.records.core.protobuf import varint
 
 _ED25519_KEY_BYTES: Final = 32
 
@@ -55,15 +56,6 @@ def open_envelope(
 
 def _signed_bytes(domain: str, payload_type: bytes, payload: bytes) -> bytes:
     return b"".join(varint(len(part)) + part for part in (domain.encode(), payload_type, payload))
-
-
-def varint(number: int) -> bytes:
-    """Unsigned LEB128, as in protobuf."""
-    low = b""
-    while number > 0x7F:
-        low += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return low + bytes([number])
 
 
 def _wire(public_key: bytes, payload_type: bytes, payload: bytes, signature: bytes) -> bytes:

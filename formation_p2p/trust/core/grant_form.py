@@ -19,6 +19,7 @@ from formation_p2p.core.identity import Identity, PeerId, peer_id_of, short_id, 
 from formation_p2p.machine.core import bounds
 from formation_p2p.records.core import codec
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
+from formation_p2p.records.core.protobuf import varint_at
 from formation_p2p.records.core.resources import take_row
 from formation_p2p.trust.core.root_keys import (
     KEY_BYTES,
@@ -53,8 +54,6 @@ class Life:
 
 # The tag of the root's block, with which a token begins.
 _ROOT_BLOCK: Final = 0x12
-# Protobuf: the length of that block in seven bits each; a grant has 2 KiB.
-_LENGTH_BITS: Final = (0, 7)
 # How a list of three fields begins in CBOR: what a token does not begin with.
 _LIST: Final = 0x83
 STARTS: Final = (bytes([_ROOT_BLOCK]), bytes([_LIST]))
@@ -211,12 +210,10 @@ def _root_block(token: bytes) -> bytes:
     """The first block of a token, with its signature and the key of the next one. Raises
     InvalidInput."""
     if token[:1] == STARTS[0]:
-        at, length = 1, 0
-        for bits in _LENGTH_BITS:
-            byte = token[at] if at < len(token) else 0
-            at, length = at + 1, length | (byte & 0x7F) << bits
-            if not byte & 0x80:
-                break
+        try:
+            length, at = varint_at(token, 1)
+        except ValueError as error:
+            raise InvalidInput("grant", FORM) from error
         if 0 < length <= len(token) - at:
             return token[at : at + length]
     raise InvalidInput("grant", FORM)
