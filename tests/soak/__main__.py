@@ -111,6 +111,7 @@ def story(
             "small_jobs": len(account.small),
             "kept_jobs": len(account.kept),
             "right_jobs": len(account.right),
+            "hostile_tasks": account.ends_of_hostile_tasks(),
             "kills": dict(kills.happened),
             "minutes": minutes,
             "seed": seed,

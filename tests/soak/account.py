@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +24,9 @@ SHOWN_CHARS: Final = 1000
 
 @dataclass
 class Account:
-    """Jobs, by their ids or names, and one line for each that is not as it should be. `weights` are
-    those of each incarnation that weighs itself, by the node's name."""
+    """Jobs, by their ids or names, and one line for each that is not as it should be. `hostile` are
+    the ends of hostile tasks by their jobs. `weights` are those of each incarnation that weighs
+    itself, by the node's name."""
 
     kept: set[str] = field(default_factory=set)
     right: set[str] = field(default_factory=set)
@@ -33,6 +35,7 @@ class Account:
     duplicated: set[str] = field(default_factory=set)
     small: list[tuple[float, float]] = field(default_factory=list)
     weights: dict[str, list[list[int]]] = field(default_factory=dict)
+    hostile: dict[str, list[str]] = field(default_factory=dict)
     tracebacks: int = 0
     faults: list[str] = field(default_factory=list)
 
@@ -54,6 +57,8 @@ class Account:
                 case {"event": "wrong", "job": job, "name": name}:
                     self.wrong.add(job)
                     self.faults.append(f"{path.stem}: wrong {job}: {name}")
+                case {"event": "hostile", "job": job, "ended": ended}:
+                    self.hostile[job] = ended
                 case {"event": "duplicated", "tasks": tasks}:
                     self.duplicated.update(tasks)
                     self.faults.append(f"{path.stem}: twice {tasks}")
@@ -79,10 +84,13 @@ class Account:
                         results.append(result_of(event))
                 self.duplicated.update(task_id for task_id, count in ends.items() if count > 1)
                 whole = len(ends) == job.tasks
-                if not whole or any(each.status != "succeeded" for each in results):
+                drawn = Drawn.named(job.name)
+                if not whole or drawn.failures(results):
                     self.lost.add(job.job_id)
                     self.faults.append(f"{path.stem}: {len(ends)} of {job.tasks} of {job.job_id}")
-                elif Drawn.named(job.name).is_right(results):
+                    continue
+                self.hostile[job.job_id] = drawn.hostile_ends(results)
+                if drawn.is_right(results):
                     self.right.add(job.job_id)
                 else:
                     self.wrong.add(job.job_id)
@@ -95,6 +103,10 @@ class Account:
         missing = self.kept - self.right - self.wrong - self.lost
         self.faults += [f"{job} was kept, and is gone" for job in sorted(missing)]
         self.lost |= missing
+
+    def ends_of_hostile_tasks(self) -> dict[str, int]:
+        """How many ended in each way."""
+        return dict(sorted(Counter(chain.from_iterable(self.hostile.values())).items()))
 
     def p95_s(self, begin_s: float, end_s: float) -> float:
         """How long small jobs took that began in that time. There are some."""

@@ -11,10 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p import ProcessResult, ProcessSpec, TaskResult, python_calls, value_of
+from formation_p2p import (
+    ProcessResult,
+    ProcessSpec,
+    TaskOptionKwargs,
+    TaskResult,
+    python_calls,
+    value_of,
+)
 from formation_p2p.core.units import MIB
+from formation_p2p.workload.core.outcome import FailureKind
 from formation_p2p.workload.core.work import Work
-from tests.soak.calls import doubled, escaped, squared
+from tests.soak.calls import doubled, escaped, squared, takes
 from tests.support.programs import ROOT
 from tests.support.sandboxes import WHY_NONE
 
@@ -28,9 +36,13 @@ LARGE_TASKS: Final = 2
 HEAVY: Final = ("large", "map")
 # Of ten jobs.
 KINDS: tuple[str, ...] = ("process",) * 4 + ("calls",) * 4 + ("large",) + ("map",)
-# Of a hostile member, one for ten others: its tasks look for ways out of their sandbox.
+# Of a hostile member, two for ten others: tasks that look for ways out of their sandbox; and tasks
+# that take memory which is no data, or threads, until they are ended, and beside them one that does
+# not.
+GREEDY: Final = ("tables", "messages", "threads")
+GREEDY_NEEDS: Final = "cpu=0.25,memory=128MiB"
 if not WHY_NONE:
-    KINDS += ("escape",)
+    KINDS += ("escape", "greedy")
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,13 @@ class Drawn:
         rng = random.Random(self.seed)
         return [rng.randbytes(LARGE_BYTES) for _ in range(LARGE_TASKS)]
 
+    @property
+    def options(self) -> TaskOptionKwargs:
+        """A greedy task ends alike on each worker."""
+        if self.kind == "greedy":
+            return {"needs": GREEDY_NEEDS, "attempts": 1}
+        return {"needs": NEEDS}
+
     def work(self) -> Iterable[Work]:
         match self.kind:
             case "process":
@@ -69,11 +88,29 @@ class Drawn:
                 return python_calls(squared, self.numbers)
             case "escape":
                 return python_calls(escaped, [str(ROOT)] * TASKS)
+            case "greedy":
+                return [*python_calls(takes, GREEDY), *python_calls(squared, [self.seed])]
             case _:
                 return python_calls(doubled, self.large)
 
+    def failures(self, results: Sequence[TaskResult]) -> list[str]:
+        """Why those brought no result that were to bring one."""
+        due = results[len(GREEDY) :] if self.kind == "greedy" else results
+        return [str(each.error()) for each in due if each.status != "succeeded"]
+
+    def hostile_ends(self, results: Sequence[TaskResult]) -> list[str]:
+        """How each hostile task has ended, after its name."""
+        match self.kind:
+            case "escape":
+                return [f"escape: {', '.join(value_of(each)) or 'held'}" for each in results]
+            case "greedy":
+                ends = zip(GREEDY, results, strict=False)
+                return [f"{name}: {each.kind or value_of(each) or 'held'}" for name, each in ends]
+            case _:
+                return []
+
     def is_right(self, results: Sequence[TaskResult]) -> bool:
-        """Of tasks that all succeeded, in their order."""
+        """Of all tasks, in their order, without `failures`."""
         match self.kind:
             case "process":
                 printed = [ProcessResult.decode(each.result).stdout_tail for each in results]
@@ -82,5 +119,13 @@ class Drawn:
                 return [value_of(each) for each in results] == [n * n for n in self.numbers]
             case "escape":
                 return not any(value_of(each) for each in results)
+            case "greedy":
+                tables, messages, threads, beside = results
+                return (
+                    tables.kind is messages.kind is FailureKind.MEMORY
+                    # Of root's the kernel counts none, and they are ended.
+                    and (threads.kind is FailureKind.EXIT or not value_of(threads))
+                    and value_of(beside) == self.seed**2
+                )
             case _:
                 return [value_of(each) for each in results] == [d + d for d in self.large]

@@ -56,9 +56,13 @@ async def compare(job: JobHandle) -> None:
     if more := [task_id for task_id, count in ends.items() if count > 1]:
         say("duplicated", tasks=more)
     results = await job
-    if failed := [str(result.error()) for result in results if result.status != "succeeded"]:
+    drawn = Drawn.named(job.name)
+    if failed := drawn.failures(results):
         say("lost", job=job.job_id, why=failed)
-    elif Drawn.named(job.name).is_right(results):
+        return
+    if ended := drawn.hostile_ends(results):
+        say("hostile", job=job.job_id, ended=ended)
+    if drawn.is_right(results):
         say("right", job=job.job_id)
     else:
         say("wrong", job=job.job_id, name=job.name)
@@ -106,7 +110,7 @@ async def main(home: str, state: str, seed: str) -> None:
             if drawn.kind == "map":
                 await compare_map(node, drawn)
                 return
-            job = await node.submit(drawn.work(), name=drawn.name, needs=NEEDS)
+            job = await node.submit(drawn.work(), name=drawn.name, **drawn.options)
             say("kept", job=job.job_id)
             await compare(job)
 

@@ -3,16 +3,20 @@ what they count."""
 
 import json
 import math
+import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from formation_p2p import TaskResult
 from formation_p2p.core.identity import PeerId
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEnded, TaskSucceeded
+from formation_p2p.jobs.core.job_events import Attempt, EmitJobEvent, JobEnded, TaskSucceeded
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.state.state import State
+from formation_p2p.workload.core.outcome import FailureKind
 from formation_p2p.workload.core.process import ProcessResult
 from formation_p2p.workload.core.work import Task, task_id
 from simulations.node_process import NodeProcess
@@ -97,6 +101,30 @@ def test_the_state_is_compared_with_what_was_submitted(
     account.read_state(tmp_path / "s.db")
     counts = {"right": account.right, "wrong": account.wrong, "lost": account.lost}
     assert {name for name, jobs in counts.items() if jobs} == {found}
+
+
+@pytest.mark.parametrize(
+    ("tables", "found"), [("", True), (FailureKind.EXIT, False), ("tables", False)]
+)
+def test_a_task_that_takes_without_end_is_right_once_it_is_ended_for_that(
+    tables: str, found: bool
+) -> None:
+    memory = TaskResult("", "", "failed", kind=FailureKind.MEMORY)
+    refused, beside = (
+        TaskResult("", "", "succeeded", result=pickle.dumps(each)) for each in ("", 49)
+    )
+    first = {
+        "": memory,
+        FailureKind.EXIT: replace(memory, kind=FailureKind.EXIT),
+        "tables": replace(refused, result=pickle.dumps("tables")),
+    }[tables]
+    drawn, results = Drawn("greedy", 7), [first, memory, refused, beside]
+    assert drawn.failures(results) == []
+    assert drawn.is_right(results) is found
+    ends = [f"tables: {tables or 'memory'}", "messages: memory", "threads: held"]
+    assert drawn.hostile_ends(results) == ends
+    reasons = (Attempt("", PeerId("w"), "exit: 1", lost=False),)
+    assert drawn.failures([*results[:3], replace(memory, reasons=reasons)])
 
 
 def test_a_worker_is_not_killed_before_another_takes_tasks(tmp_path: Path) -> None:
