@@ -32,7 +32,6 @@ from formation_p2p.features.dask.door import Door, Pair
 from formation_p2p.features.dask.member import SCHEDULER_PORT, MemberWorker
 from formation_p2p.features.dask.scheduler import FormationScheduler
 from formation_p2p.machine.core.requirements import Requirements
-from tests.support.programs import DEADLINE_S
 
 GANG_NAME = "0" * 32
 
@@ -170,7 +169,6 @@ async def test_a_worker_that_is_paused_for_good_hands_over_its_results_and_ends(
 ) -> None:
     options = {"nthreads": 1, "dashboard_address": "127.0.0.1:0"}
     async with (
-        asyncio.timeout(DEADLINE_S),
         Scheduler(protocol="formation", port=0, dashboard_address="127.0.0.1:0") as scheduler,
         MemberWorker(scheduler.address, memory_limit=2**60, look_s=0.05, **options) as full,
         Client(scheduler.address, asynchronous=True) as client,
@@ -240,7 +238,6 @@ async def test_a_cluster_outlives_its_first_scheduler_and_workers_that_fail(memb
     spec = ClusterSpec(1, 1, needs, trust_results=True)
     loop = asyncio.get_running_loop()
     async with (
-        asyncio.timeout(DEADLINE_S),
         FormationCluster(form, spec, loop, asynchronous=True) as cluster,
         Client(cluster, asynchronous=True) as client,
     ):

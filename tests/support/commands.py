@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.support.evidence import gather
 from tests.support.forked import Forked
-from tests.support.programs import DEADLINE_S, ROOT, Program, running
+from tests.support.programs import ROOT, Program, running
+from tests.support.waiting import HANGS_S
 
 LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
 
@@ -35,9 +36,9 @@ def formation(
                 [*map(str, arguments)], env, cwd or Path.cwd(), (reads, out.fileno(), err.fileno())
             )
         try:
-            code = command.wait(DEADLINE_S)
+            code = command.wait(HANGS_S)
         except subprocess.TimeoutExpired:
-            gather(f"{command.args} still runs after {DEADLINE_S:g} s")
+            gather(f"{command.args} still runs after {HANGS_S:g} s")
             for file in (out, err):
                 file.seek(0)
             said = err.read().decode(errors="replace")

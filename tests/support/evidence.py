@@ -6,7 +6,6 @@ stories of nodes (formation_p2p/command/stacks.py); of programs also their outpu
 that do not print their stacks on SIGQUIT are listed with what the kernel says of them.
 """
 
-import asyncio
 import contextlib
 import faulthandler
 import inspect
@@ -15,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -156,7 +155,6 @@ def limited() -> Iterator[None]:
 def watch_deadlines() -> None:
     """From here on the long deadlines that tests set gather before they fail."""
     for owner, name, watched in (
-        (asyncio, "timeout", _asyncio_timeout),
         (trio, "fail_after", _trio_fail_after),
         (subprocess.Popen, "communicate", _communicate),
     ):
@@ -174,21 +172,6 @@ def _for_tests(plain: Callable[..., Any], watched: Callable[..., Any]) -> Callab
         return plain(*arguments, **named)
 
     return either
-
-
-@contextlib.asynccontextmanager
-async def _asyncio_timeout(plain: Callable[..., Any], delay: float | None) -> AsyncIterator[Any]:
-    if delay is None or delay < limits.long_s:
-        async with plain(delay) as scope:
-            yield scope
-        return
-    why = f"not within {delay:g} s"
-    due = asyncio.get_running_loop().call_later(delay, gather, why)  # before the other
-    try:
-        async with plain(delay) as scope:
-            yield scope
-    finally:
-        due.cancel()
 
 
 @contextlib.contextmanager

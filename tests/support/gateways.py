@@ -28,7 +28,6 @@ from formation_p2p.features.gateway.sources import (
 from formation_p2p.features.gateway.token import make_token
 from formation_p2p.features.services.core.spec import Program, ServiceSpec, WorkerType
 from formation_p2p.trust.core.network import Network, parse_invite
-from tests.support.waiting import HANGS_S
 
 Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -276,7 +275,7 @@ async def fetch(
     headers: Mapping[str, str] | None = None,
     host: str = "",
 ) -> Reply:
-    async with asyncio.timeout(HANGS_S), caller(address, host) as calling:
+    async with caller(address, host) as calling:
         return await calling.ask(method, path, body, headers)
 
 

@@ -16,9 +16,8 @@ from formation_p2p.machine.home import Home
 from formation_p2p.trust.core.grants import Rights
 from tests.support.loopback import LISTEN
 from tests.support.nodes import OpenNode
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import until
 
-DEADLINE_S = HANGS_S
 MACHINE: Final = Limits(cpu_milli=2000, memory_bytes=1024 * MIB)
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 

@@ -21,7 +21,6 @@ from tests.support.waiting import HANGS_S
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
 IP_S = 60.0
-STORY_S = HANGS_S
 _TOLD, _FORBIDDEN, _FAILED = 0, 1, 2
 
 
@@ -58,7 +57,7 @@ def _tell(
             for address in addresses:
                 _ip("address", "add", address, "dev", "lo")
             _ip("route", "add", "default", "dev", "lo")
-            run(story, within_s=STORY_S)
+            run(story, within_s=HANGS_S)
             code = _TOLD
     except BaseException:  # noqa: BLE001
         # Whatever a test fails with, its parent shows.

@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 # Python imports `sitecustomize` from there at its start.
 START = str(Path(__file__).parent / "start")
 # A program that imports the network takes 2 s on an idle machine; tests run on busy ones.
-DEADLINE_S = HANGS_S
 
 
 class Program:
@@ -63,7 +62,7 @@ class Program:
     def output(self) -> str:
         return "".join(self.lines)
 
-    def line_with(self, text: str, within_s: float = DEADLINE_S) -> str:
+    def line_with(self, text: str, within_s: float = HANGS_S) -> str:
         """The next line that holds a text, without the spaces around it."""
         until = time.monotonic() + within_s
         while True:
@@ -79,7 +78,7 @@ class Program:
             if text in line:
                 return line.strip()
 
-    def ended(self, within_s: float = DEADLINE_S) -> int:
+    def ended(self, within_s: float = HANGS_S) -> int:
         """Its exit code, once it has ended by itself."""
         try:
             code = self.process.wait(within_s)

@@ -3,8 +3,9 @@
 import json
 
 from formation_p2p.machine.pythons import own_name
-from tests.support.programs import DEADLINE_S, python, running
+from tests.support.programs import python, running
 from tests.support.pythons import other_pythons
+from tests.support.waiting import HANGS_S
 
 
 def test_the_dht_benchmark_measures_every_operation_of_ours() -> None:
@@ -24,7 +25,7 @@ def test_calls_on_workers_of_several_pythons_neither_crash_nor_end_wrong() -> No
     flags = (flag for version in others for flag in ("--python", version))
     argv = ("-m", "benchmarks.mixed", "--json", "--calls", "30", *flags)
     with running(*argv, forked=True) as ran:  # four nodes that start and end
-        assert ran.ended(3 * DEADLINE_S) == 0, ran.output
+        assert ran.ended(3 * HANGS_S) == 0, ran.output
     result = json.loads(ran.lines[-1])
     assert (result["crashes"], result["wrong"], result["missing"]) == (0, 0, 0)
     assert sum(result["ran"].values()) == result["calls"] > 50
@@ -34,7 +35,7 @@ def test_calls_on_workers_of_several_pythons_neither_crash_nor_end_wrong() -> No
 def test_the_data_benchmark_makes_thumbnails_by_processes_and_by_calls() -> None:
     argv = ("-m", "benchmarks.data", "--json", "--quick", "--only", "thumbs")
     with running(*argv, "--sides", "formation,xargs", forked=True) as ran:
-        assert ran.ended(2 * DEADLINE_S) == 0, ran.output
+        assert ran.ended(2 * HANGS_S) == 0, ran.output
     result = json.loads(ran.lines[-1])
     assert result["failed"] == {}
     assert min(result["xargs_s"], *result["thumbs_s"].values()) > 0
@@ -57,7 +58,7 @@ def test_the_placement_benchmark_asks_changes_and_places() -> None:
 def test_no_request_that_does_no_harm_fails_where_a_replica_is_killed() -> None:
     argv = ("-m", "benchmarks.services", "--json", "--quick", "--only", "killed")
     with running(*argv, forked=True) as ran:
-        assert ran.ended(2 * DEADLINE_S) == 0, ran.output
+        assert ran.ended(2 * HANGS_S) == 0, ran.output
     found = json.loads(ran.lines[-1])["killed"]
     for what in ("program", "node"):
         assert found[what]["requests"] == 100

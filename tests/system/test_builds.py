@@ -10,7 +10,7 @@ from formation_p2p import Limits, Node
 from formation_p2p.core.units import MIB
 from tests.support.commands import formation
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, sees, small_network
+from tests.support.network import sees, small_network
 from tests.support.programs import ROOT
 
 MACHINE = Limits(cpu_milli=2000, memory_bytes=2048 * MIB)
@@ -32,7 +32,6 @@ async def test_a_project_is_built_in_stages_over_two_workers(tmp_path: Path) -> 
     failing.mkdir()
     (failing / "build.toml").write_text(FAILING)
     async with (
-        asyncio.timeout(DEADLINE_S),
         small_network(tmp_path, limits=MACHINE) as network,
         Node.join(network.invite, home=tmp_path / "carol", listen=LISTEN) as carol,
     ):

@@ -1,6 +1,5 @@
 """What tasks save on real workers, and how they go on from there: tried again, and elsewhere."""
 
-import asyncio
 import sys
 import time
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from formation_p2p import (
 )
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at, sees, small_network
+from tests.support.network import gate_at, sees, small_network
 from tests.support.nodes import OpenNode
 from tests.support.worker_processes import working
 
@@ -58,7 +57,7 @@ def counting_on(upto: int) -> tuple[int, int]:
 
 
 async def test_what_failed_goes_on_from_what_it_had_saved(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as network:
+    async with small_network(tmp_path) as network:
         bob = network.bob
         job = await bob.submit(ProcessSpec(("sh", "-c", SAVES)), needs=NEEDS, attempts=2)
         (result,) = await job
@@ -69,7 +68,7 @@ async def test_what_failed_goes_on_from_what_it_had_saved(tmp_path: Path) -> Non
 
 
 async def test_a_call_goes_on_elsewhere_when_its_worker_is_killed(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+    async with gate_at(tmp_path) as invitation:
         with ExitStack() as workers:
             running = await working(tmp_path, invitation, ("alice", "carol"), workers)
             async with OpenNode.join(invitation(), home=tmp_path / "bob", listen=()) as bob:
@@ -89,7 +88,7 @@ async def test_a_call_goes_on_elsewhere_when_its_worker_is_killed(tmp_path: Path
 
 async def test_a_restarted_submitter_goes_on_from_what_it_held(tmp_path: Path) -> None:
     home, state = tmp_path / "bob", tmp_path / "jobs.db"
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+    async with gate_at(tmp_path) as invitation:
         async with Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=MACHINE)
             async with Node.join(invitation(), home=home, listen=(), state=state) as bob:

@@ -20,8 +20,8 @@ from formation_p2p.machine.home import Home
 from formation_p2p.trust.core.grants import Right, Rights
 from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, Done, formation, started
-from tests.support.programs import DEADLINE_S, ROOT, Program, running
-from tests.support.waiting import wait_until
+from tests.support.programs import ROOT, Program, running
+from tests.support.waiting import HANGS_S, wait_until
 
 FORMATION = (sys.executable, "-m", "formation_p2p")
 
@@ -182,7 +182,7 @@ def test_a_program_waits_for_its_slow_reader(world: World) -> None:
         first = command.stdout.read(1)
         # Of what it prints 1 MiB is on the way, and its end does not come before that is read.
         assert not select.select([command.stderr], [], [], 3 * ANSWER_S)[0]
-        out, err = command.communicate(timeout=DEADLINE_S)
+        out, err = command.communicate(timeout=HANGS_S)
     assert (command.returncode, err) == (0, b"ended\n")
     assert first + out == subprocess.run(lines(less), capture_output=True, check=True).stdout
 
@@ -368,10 +368,10 @@ def test_who_stops_reading_ends_the_command(world: World) -> None:
         assert run.stdout is not None
         assert run.stderr is not None
         try:
-            assert select.select([run.stdout], [], [], DEADLINE_S)[0], "it printed nothing"
+            assert select.select([run.stdout], [], [], HANGS_S)[0], "it printed nothing"
             assert run.stdout.readline() == b"y\n"
             run.stdout.close()
-            assert run.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+            assert run.wait(HANGS_S) == 128 + signal.SIGPIPE
             assert run.stderr.read() == b""
         finally:
             run.kill()

@@ -16,9 +16,10 @@ from formation_p2p import Home, Rights, SyncNode
 from formation_p2p.machine.pythons import own_name
 from tests.support.forked import Forked
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, MACHINE
+from tests.support.network import MACHINE
 from tests.support.pythons import other_pythons
 from tests.support.sandboxes import needs_sandbox
+from tests.support.waiting import HANGS_S
 
 MAIN = """
 import sys
@@ -65,7 +66,7 @@ class Project:
                 module="main",
             )
             try:
-                code = await asyncio.to_thread(program.wait, DEADLINE_S)
+                code = await asyncio.to_thread(program.wait, HANGS_S)
             finally:
                 program.kill()
             output.seek(0)

@@ -20,7 +20,8 @@ from distributed import wait
 
 from formation_p2p import NotPlain
 from tests.support.network import small_network
-from tests.support.programs import DEADLINE_S, running
+from tests.support.programs import running
+from tests.support.waiting import HANGS_S
 
 # What the tests send is theirs, as a script's own functions are.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -36,7 +37,7 @@ def die() -> None:
 
 
 async def test_a_cluster_works_and_outlives_its_scheduler(tmp_path: Path) -> None:
-    async with asyncio.timeout(120), small_network(tmp_path) as network:
+    async with small_network(tmp_path) as network:
         asked: dict[str, Any] = {
             "needs": SMALL,
             "scheduler_needs": SMALL,
@@ -94,7 +95,6 @@ async def test_data_frames_come_back_as_data(tmp_path: Path) -> None:
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):
         here = {name: lazy.compute(scheduler="sync") for name, lazy in asked.items()}
     async with (
-        asyncio.timeout(DEADLINE_S),
         small_network(tmp_path) as network,
         network.bob.dask(1, needs=LARGER, scheduler_needs=LARGER) as cluster,
         cluster.get_client() as client,
@@ -121,5 +121,5 @@ async def test_data_frames_come_back_as_data(tmp_path: Path) -> None:
 def test_an_array_that_no_worker_could_hold_is_summed() -> None:
     with running("-m", "examples.dask_cluster", forked=True) as example:
         # Seven processes that import Dask, beside those of other tests.
-        assert example.ended(2 * DEADLINE_S) == 0, example.output
+        assert example.ended(2 * HANGS_S) == 0, example.output
     assert "360 MiB lie on workers of 320 MiB each; their sum is 1113255499530240" in example.output

@@ -31,7 +31,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.peer.shell import Shell
 from formation_p2p.trust.core.network import parse_invite
 from tests.support.loopback import LISTEN, free_port
-from tests.support.network import DEADLINE_S, SmallNetwork, gate_at, small_network
+from tests.support.network import SmallNetwork, gate_at, small_network
 from tests.support.nodes import OpenNode
 from tests.support.programs import ROOT
 from tests.support.stillness import standing_still
@@ -85,94 +85,88 @@ async def sees(node: Node, workers: int) -> bool:
 
 
 async def test_an_input_goes_there_and_an_output_comes_back(world: World, tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        path, content = world.file("a.bin", 5 * MIB)
-        blob = await world.bob.put(path)
-        assert (blob.size_bytes, blob.sources[0].peer_id) == (5 * MIB, world.bob.peer_id)
-        script = "cat in/a.bin in/a.bin > result.bin; ls -l in/a.bin"
-        result = await world.bob.run(
-            ["sh", "-c", script], inputs={"in/a.bin": blob}, outputs=["result.bin"], needs=SMALL
-        )
-        assert result.stdout_tail.startswith(b"-r-x------")
-        target = tmp_path / "here.bin"
-        target.write_text("an older one")
-        seen: list[tuple[int, int]] = []
-        await world.bob.get(
-            result.outputs["result.bin"], target, progress=lambda *each: seen.append(each)
-        )
-        assert target.read_bytes() == content * 2
-        await asyncio.sleep(0)
-        assert seen[-1] == (10 * MIB, 10 * MIB)
+    path, content = world.file("a.bin", 5 * MIB)
+    blob = await world.bob.put(path)
+    assert (blob.size_bytes, blob.sources[0].peer_id) == (5 * MIB, world.bob.peer_id)
+    script = "cat in/a.bin in/a.bin > result.bin; ls -l in/a.bin"
+    result = await world.bob.run(
+        ["sh", "-c", script], inputs={"in/a.bin": blob}, outputs=["result.bin"], needs=SMALL
+    )
+    assert result.stdout_tail.startswith(b"-r-x------")
+    target = tmp_path / "here.bin"
+    target.write_text("an older one")
+    seen: list[tuple[int, int]] = []
+    await world.bob.get(
+        result.outputs["result.bin"], target, progress=lambda *each: seen.append(each)
+    )
+    assert target.read_bytes() == content * 2
+    await asyncio.sleep(0)
+    assert seen[-1] == (10 * MIB, 10 * MIB)
 
 
 async def test_an_input_that_nobody_has_any_more_fails_the_task_with_the_reason(
     world: World,
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        path, _ = world.file("a.bin", 2 * MIB)
-        spec = ProcessSpec(("true",), inputs={"a.bin": await world.bob.put(path)})
-        path.write_bytes(b"something else")
-        (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
-        assert result.status == "failed"
-        assert "input: the input a.bin cannot be had" in result.reasons[-1].why
-        assert "does not have it" in result.reasons[-1].why
+    path, _ = world.file("a.bin", 2 * MIB)
+    spec = ProcessSpec(("true",), inputs={"a.bin": await world.bob.put(path)})
+    path.write_bytes(b"something else")
+    (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
+    assert result.status == "failed"
+    assert "input: the input a.bin cannot be had" in result.reasons[-1].why
+    assert "does not have it" in result.reasons[-1].why
 
 
 async def test_an_output_that_is_not_there_fails_the_task_with_its_name(world: World) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        for script in ("true", "mkdir out.bin", "ln -s /etc/passwd out.bin"):
-            spec = ProcessSpec(("sh", "-c", script), outputs=("out.bin",))
-            (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
-            assert result.status == "failed"
-            assert "out.bin" in result.reasons[-1].why
+    for script in ("true", "mkdir out.bin", "ln -s /etc/passwd out.bin"):
+        spec = ProcessSpec(("sh", "-c", script), outputs=("out.bin",))
+        (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
+        assert result.status == "failed"
+        assert "out.bin" in result.reasons[-1].why
 
 
 async def test_a_node_gets_what_it_has_put_itself(world: World, tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        path, content = world.file("a.bin", 3 * MIB)
-        blob = await world.bob.put(path)
-        await world.bob.get(blob, tmp_path / "out")
-        assert (tmp_path / "out").read_bytes() == content
-        for nowhere, why in ((tmp_path, "is a folder"), (tmp_path / "a" / "b", "is no folder")):
-            with pytest.raises(LocalError, match=why):
-                await world.bob.get(blob, nowhere)
-        path.write_bytes(content[::-1])
-        with pytest.raises(Unreachable):
-            await world.bob.get(blob, tmp_path / "changed")
-        assert not (tmp_path / "changed").exists()
+    path, content = world.file("a.bin", 3 * MIB)
+    blob = await world.bob.put(path)
+    await world.bob.get(blob, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == content
+    for nowhere, why in ((tmp_path, "is a folder"), (tmp_path / "a" / "b", "is no folder")):
+        with pytest.raises(LocalError, match=why):
+            await world.bob.get(blob, nowhere)
+    path.write_bytes(content[::-1])
+    with pytest.raises(Unreachable):
+        await world.bob.get(blob, tmp_path / "changed")
+    assert not (tmp_path / "changed").exists()
 
 
 async def test_mistaken_arguments_are_refused_and_harm_nothing(
     world: World, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        blob = await world.bob.put(world.file("a.bin", MIB)[0])
-        mistaken: Any
-        for mistaken in (str(blob.cid), await world.bob.put((1, 2))):
-            with pytest.raises(InvalidInput, match="is not a Blob"):
-                await world.bob.get(mistaken, tmp_path / "out")
-        with pytest.raises(InvalidInput, match="argv: 'ls -l' is one text"):
-            await world.bob.run("ls -l")
-        with pytest.raises(InvalidInput, match="outputs: 'a' is one text"):
-            await world.bob.run(["touch", "a"], outputs="a")
-        await world.bob.get(blob, tmp_path / "out")
+    blob = await world.bob.put(world.file("a.bin", MIB)[0])
+    mistaken: Any
+    for mistaken in (str(blob.cid), await world.bob.put((1, 2))):
+        with pytest.raises(InvalidInput, match="is not a Blob"):
+            await world.bob.get(mistaken, tmp_path / "out")
+    with pytest.raises(InvalidInput, match="argv: 'ls -l' is one text"):
+        await world.bob.run("ls -l")
+    with pytest.raises(InvalidInput, match="outputs: 'a' is one text"):
+        await world.bob.run(["touch", "a"], outputs="a")
+    await world.bob.get(blob, tmp_path / "out")
 
 
 async def test_whoever_has_put_a_blob_knows_who_has_fetched_it(
     world: World, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        path, content = world.file("a.bin", 8 * MIB)
-        blob = await world.bob.put(path)
-        spec = ProcessSpec(("cmp", "-n", "8", "a.bin", "a.bin"), inputs={"a.bin": blob})
-        (result,) = await (await world.bob.submit(spec, needs=SMALL))
-        assert result.worker == world.alice.peer_id
-        reported = await holders(world.bob, blob)
-        assert [each.peer_id for each in reported] == [world.alice.peer_id]
-        path.unlink()
-        async with Node.join(world.invite, home=tmp_path / "carol", listen=()) as carol:
-            await carol.get(replace(blob, sources=reported), tmp_path / "carols.bin")
-        assert (tmp_path / "carols.bin").read_bytes() == content
+    path, content = world.file("a.bin", 8 * MIB)
+    blob = await world.bob.put(path)
+    spec = ProcessSpec(("cmp", "-n", "8", "a.bin", "a.bin"), inputs={"a.bin": blob})
+    (result,) = await (await world.bob.submit(spec, needs=SMALL))
+    assert result.worker == world.alice.peer_id
+    reported = await holders(world.bob, blob)
+    assert [each.peer_id for each in reported] == [world.alice.peer_id]
+    path.unlink()
+    async with Node.join(world.invite, home=tmp_path / "carol", listen=()) as carol:
+        await carol.get(replace(blob, sources=reported), tmp_path / "carols.bin")
+    assert (tmp_path / "carols.bin").read_bytes() == content
 
 
 async def holders(node: OpenNode, blob: Blob) -> tuple[Contact, ...]:
@@ -187,52 +181,50 @@ async def holders(node: OpenNode, blob: Blob) -> tuple[Contact, ...]:
 
 
 async def test_a_person_runs_a_command_on_large_files(world: World, tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S * 2):
-        (tmp_path / "here").mkdir()
-        path, content = world.file("here/a.bin", 6 * MIB)
-        (tmp_path / "here" / "small.txt").write_text("small")
-        carol = tmp_path / "carol"
-        Home(carol).join(parse_invite(world.invite))
-        command = "--in a.bin --in small.txt --out sub/result.bin -- sh -c"
-        script = "mkdir sub; cat a.bin small.txt > sub/result.bin"
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "formation_p2p", "run", *command.split(), script),
-            env={**os.environ, "FORMATION_HOME": str(carol), "PYTHONPATH": str(ROOT)},
-            cwd=path.parent,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert await process.communicate() == (b"", b"")
-        assert process.returncode == 0
-        assert (tmp_path / "here/sub/result.bin").read_bytes() == content + b"small"
+    (tmp_path / "here").mkdir()
+    path, content = world.file("here/a.bin", 6 * MIB)
+    (tmp_path / "here" / "small.txt").write_text("small")
+    carol = tmp_path / "carol"
+    Home(carol).join(parse_invite(world.invite))
+    command = "--in a.bin --in small.txt --out sub/result.bin -- sh -c"
+    script = "mkdir sub; cat a.bin small.txt > sub/result.bin"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "formation_p2p", "run", *command.split(), script),
+        env={**os.environ, "FORMATION_HOME": str(carol), "PYTHONPATH": str(ROOT)},
+        cwd=path.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert await process.communicate() == (b"", b"")
+    assert process.returncode == 0
+    assert (tmp_path / "here/sub/result.bin").read_bytes() == content + b"small"
 
 
 async def test_a_download_that_is_cancelled_leaves_nothing_under_its_name(
     world: World, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        # So much that it is under way for some ticks of its progress.
-        path = tmp_path / "a.bin"
-        path.touch()
-        os.truncate(path, 256 * MIB)
-        blob = await world.bob.put(path)
-        # Bob listens nowhere: Alice reaches him over the connection that he makes for a task.
-        await world.bob.run(["true"], needs=SMALL)
-        target = tmp_path / "target"
+    # So much that it is under way for some ticks of its progress.
+    path = tmp_path / "a.bin"
+    path.touch()
+    os.truncate(path, 256 * MIB)
+    blob = await world.bob.put(path)
+    # Bob listens nowhere: Alice reaches him over the connection that he makes for a task.
+    await world.bob.run(["true"], needs=SMALL)
+    target = tmp_path / "target"
 
-        def progress(done_bytes: int, size_bytes: int) -> None:
-            if done_bytes:
-                fetching.cancel()
+    def progress(done_bytes: int, size_bytes: int) -> None:
+        if done_bytes:
+            fetching.cancel()
 
-        fetching = asyncio.create_task(world.alice.get(blob, target, progress=progress))
-        with pytest.raises(asyncio.CancelledError):
-            await fetching
-        await asyncio.sleep(0.5)  # in which it would have gone on
-        assert not target.exists()
-        written_bytes = part_bytes(tmp_path)
-        assert 0 < written_bytes < 256 * MIB
-        await asyncio.sleep(0.3)
-        assert part_bytes(tmp_path) - written_bytes < MIB
+    fetching = asyncio.create_task(world.alice.get(blob, target, progress=progress))
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    await asyncio.sleep(0.5)  # in which it would have gone on
+    assert not target.exists()
+    written_bytes = part_bytes(tmp_path)
+    assert 0 < written_bytes < 256 * MIB
+    await asyncio.sleep(0.3)
+    assert part_bytes(tmp_path) - written_bytes < MIB
 
 
 def part_bytes(folder: Path) -> int:
@@ -275,7 +267,7 @@ async def slow_link(target_port: int) -> AsyncIterator[int]:
 
 async def test_a_lease_lives_on_while_its_input_fills_a_slow_uplink(tmp_path: Path) -> None:
     port = free_port()
-    async with asyncio.timeout(180), slow_link(port) as link:
+    async with slow_link(port) as link:
         listen, announce = (f"/ip4/127.0.0.1/tcp/{port}",), (f"/ip4/127.0.0.1/tcp/{link}",)
         async with one_worker(tmp_path, listen, announce) as world:
             path, _ = world.file("a.bin", SLOW_BYTES)
@@ -297,10 +289,7 @@ async def test_large_files_of_a_job_travel_by_content_and_are_held_until_it_is_o
     tmp_path: Path, durable: bool
 ) -> None:
     state = tmp_path / "jobs.db" if durable else None
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        small_network(tmp_path, limits=MACHINE, bob={"state": state}) as made,
-    ):
+    async with small_network(tmp_path, limits=MACHINE, bob={"state": state}) as made:
         content = os.urandom(12 * MIB)  # more than a message carries
         files = {"a": content, "small": b"x"}
         spec = ProcessSpec(("sh", "-c", "cat a small | wc -c"), files_in=files)
@@ -323,7 +312,7 @@ async def test_what_was_held_for_a_job_that_has_ended_is_released_by_the_next_li
 ) -> None:
     state = tmp_path / "jobs.db"
     spec = ProcessSpec(("true",), files_in={"a": bytes(MIB)})
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=MACHINE) as made:
+    async with small_network(tmp_path, limits=MACHINE) as made:
         join = {"home": tmp_path / "carol", "listen": (), "state": state}
         async with OpenNode.join(made.invite, **join) as carol:  # type: ignore[arg-type]
             job = await carol.submit(spec, needs=SMALL)
@@ -344,7 +333,7 @@ async def test_the_code_of_a_job_is_held_until_it_is_over_also_by_the_next_life(
     monkeypatch.syspath_prepend(tmp_path / "project")
     price = import_module("priced").price
     join: dict[str, Any] = {"home": tmp_path / "bob", "listen": (), "state": tmp_path / "jobs.db"}
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+    async with gate_at(tmp_path) as invitation:
         invite = invitation()
         async with OpenNode.join(invite, **join) as bob:
             job = await bob.submit(python_calls(price, [1, 2]), needs=SMALL)
@@ -363,7 +352,7 @@ async def test_the_code_of_a_job_is_held_until_it_is_over_also_by_the_next_life(
 
 
 async def test_a_job_that_cannot_be_submitted_holds_nothing(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=MACHINE) as made:
+    async with small_network(tmp_path, limits=MACHINE) as made:
         specs = [ProcessSpec(("true",), files_in={"a": bytes(MIB)}), ProcessSpec(("x" * 2,))]
         with pytest.raises(InvalidInput):
             await made.bob.submit(specs, needs="cpu=0.5,driver=python")
@@ -372,10 +361,7 @@ async def test_a_job_that_cannot_be_submitted_holds_nothing(tmp_path: Path) -> N
 
 
 async def test_a_cache_that_is_too_small_says_how_to_make_it_larger(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        small_network(tmp_path, limits=MACHINE, alice={"cache_bytes": 2 * MIB}) as made,
-    ):
+    async with small_network(tmp_path, limits=MACHINE, alice={"cache_bytes": 2 * MIB}) as made:
         spec = ProcessSpec(("true",), files_in={"a": bytes(3 * MIB)})
         (result,) = await (await made.bob.submit(spec, needs=SMALL, attempts=1))
         assert "cache of 2MiB" in str(result.error())
@@ -388,11 +374,7 @@ async def test_a_cache_that_is_too_small_says_how_to_make_it_larger(tmp_path: Pa
 
 
 async def test_outputs_outlive_the_worker_that_made_them(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        gate_at(tmp_path) as invitation,
-        AsyncExitStack() as nodes,
-    ):
+    async with gate_at(tmp_path) as invitation, AsyncExitStack() as nodes:
         workers = {}
         for name in ("alice", "carol"):
             home = tmp_path / name

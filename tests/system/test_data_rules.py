@@ -22,7 +22,7 @@ from formation_p2p.workload.core.hints import Hints
 from formation_p2p.workload.core.inputs_from import outputs_of
 from formation_p2p.workload.core.scope import Place, Scope
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, MACHINE, gate_at, sees
+from tests.support.network import MACHINE, gate_at, sees
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
@@ -41,7 +41,7 @@ async def town(
     folder: Path, workers: dict[str, Place], others: dict[str, Place]
 ) -> AsyncIterator[list[OpenNode]]:
     """Its nodes, in this order. The others see all workers."""
-    async with asyncio.timeout(DEADLINE_S), gate_at(folder) as invite, AsyncExitStack() as joined:
+    async with gate_at(folder) as invite, AsyncExitStack() as joined:
         nodes = [
             await joined.enter_async_context(
                 OpenNode.join(invite(place=place), home=folder / name, listen=LISTEN)
@@ -143,7 +143,6 @@ async def test_what_the_charter_says_of_data_is_around_its_owner_wherever_it_is(
 ) -> None:
     data, to = tmp_path / "data", tmp_path / "got"
     async with (
-        asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
         OpenNode.join(invite(place=BETA), home=tmp_path / "cleo", listen=LISTEN) as cleo,
         OpenNode.join(invite(place=ACME), home=tmp_path / "dan", listen=LISTEN) as dan,

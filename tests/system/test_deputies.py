@@ -28,7 +28,7 @@ from tests.support.charters import charter_at
 from tests.support.gateways import MemorySource, Reply, echo, fetch, program, spec, token_of
 from tests.support.http_program import serving
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, MACHINE, sees
+from tests.support.network import MACHINE, sees
 from tests.support.nodes import OpenNode
 from tests.support.services import Notice, Replicas, Running
 from tests.support.waiting import until
@@ -80,7 +80,7 @@ def _serve(replicas: Replicas, shell: Shell) -> None:
 async def town(folder: Path) -> AsyncIterator[Town]:
     home = Home(folder / "gate")
     home.create_network()
-    async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         gate = await stack.enter_async_context(OpenNode.join(home=home.path, listen=LISTEN))
         home.add_gate(gate.addresses[0])
         invite = home.invite(Rights(int(time.time()) + 3600, place=ACME))
@@ -282,7 +282,7 @@ async def test_jobs_of_whom_the_charter_bans_are_cancelled_at_a_gateway(tmp_path
     gateway = GatewayServer(
         source, own.bound_to(bob.peer_id), "0.0.0.0:0", charter=lambda: counts[0]
     )
-    async with asyncio.timeout(DEADLINE_S), gateway as server:
+    async with gateway as server:
         for each in (carol, bob):
             token = make_token(each, own.bound_to(each.peer_id), frozenset({Right.SUBMIT}), soon)
             shown = {"authorization": f"Bearer {token}"}

@@ -26,7 +26,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.machine.core.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.state.memory_samples import MemorySamples
 from formation_p2p.workload.core.blob import Cid
-from tests.support.network import DEADLINE_S, SmallNetwork, small_network
+from tests.support.network import SmallNetwork, small_network
 from tests.support.waiting import until
 
 SMALL = "cpu=0.25,memory=64MiB"
@@ -75,11 +75,10 @@ async def test_a_job_file_with_a_matrix_inputs_and_an_order_runs_as_it_says(
         (tmp_path / "data" / f"{name}.txt").write_text("line\n")
     (tmp_path / "job.toml").write_text(JOB)
     plan = read_job_file(tmp_path / "job.toml").plan()
-    async with asyncio.timeout(DEADLINE_S):
-        bob = small.bob
-        job = await bob.submit(plan)
-        order = order_of(job, [event async for event in job.events()])
-        results = {each.label: each for each in await job}
+    bob = small.bob
+    job = await bob.submit(plan)
+    order = order_of(job, [event async for event in job.events()])
+    results = {each.label: each for each in await job}
     assert all(each.status == "succeeded" for each in results.values()), results
     squares = {
         label: int(ProcessResult.decode(each.result).files["out"])
@@ -107,9 +106,8 @@ async def test_what_waits_for_a_failure_does_not_run_and_says_for_which(
             "after": Stage(ProcessSpec(("true",)), after=("bad",), needs=SMALL),
         }
     )
-    async with asyncio.timeout(DEADLINE_S):
-        bob = small.bob
-        bad, after = await (await bob.submit(plan, attempts=1))
+    bob = small.bob
+    bad, after = await (await bob.submit(plan, attempts=1))
     assert (after.status, after.attempts, after.waited_for) == ("failed", 0, "bad")
     assert str(after.error()).endswith("did not run: it waited for bad, which brought no result")
     assert bad.reasons
@@ -134,8 +132,7 @@ async def test_calls_of_functions_may_wait_for_each_other(
             "read": Stage(python_call(read), after=("write",)),
         }
     )
-    async with asyncio.timeout(DEADLINE_S):
-        *_, last = await (await unboxed.alice.submit(plan, needs=SMALL))
+    *_, last = await (await unboxed.alice.submit(plan, needs=SMALL))
     assert value_of(last) == "123"
 
 
@@ -150,15 +147,14 @@ async def test_a_durable_job_goes_on_in_order_in_the_next_life(
             ),
         }
     )
-    async with asyncio.timeout(DEADLINE_S):
-        how = {"home": tmp_path / "carol", "listen": (), "state": tmp_path / "state"}
-        async with Node.join(small.invite, **how) as carol:  # type: ignore[arg-type]
-            job_id = (await carol.submit(plan)).job_id
-        async with Node.join(small.invite, **how) as carol:  # type: ignore[arg-type]
-            job = await carol.job(job_id)
-            assert [len(task.after) for task in job.tasks] == [0, 1, 1]
-            results = await job
-            order = order_of(job, [event async for event in job.events()])
+    how = {"home": tmp_path / "carol", "listen": (), "state": tmp_path / "state"}
+    async with Node.join(small.invite, **how) as carol:  # type: ignore[arg-type]
+        job_id = (await carol.submit(plan)).job_id
+    async with Node.join(small.invite, **how) as carol:  # type: ignore[arg-type]
+        job = await carol.job(job_id)
+        assert [len(task.after) for task in job.tasks] == [0, 1, 1]
+        results = await job
+        order = order_of(job, [event async for event in job.events()])
     assert [each.status for each in results] == ["succeeded"] * 3
     assert order.index("-first") < min(order.index("+then-1"), order.index("+then-2"))
 
@@ -173,51 +169,49 @@ def holding(mib: int, seconds: float = 0.1) -> ProcessSpec:
 
 
 async def test_memory_that_nobody_gave_is_learnt_from_earlier_runs(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        bob = small.bob
-        given = await bob.submit([holding(100)] * 5, needs="cpu=0.25,memory=300MiB")
-        assert given.sizes == ()
-        assert {each.status for each in await given} == {"succeeded"}
-        sizes = MemorySamples(small.folder / "bob")
+    bob = small.bob
+    given = await bob.submit([holding(100)] * 5, needs="cpu=0.25,memory=300MiB")
+    assert given.sizes == ()
+    assert {each.status for each in await given} == {"succeeded"}
+    sizes = MemorySamples(small.folder / "bob")
 
-        async def learnt() -> bool:
-            return bool(sizes.learnt(["process:hold.py"]))
+    async def learnt() -> bool:
+        return bool(sizes.learnt(["process:hold.py"]))
 
-        await until(learnt)
+    await until(learnt)
 
-        # 100 MiB, a few of the interpreter's, and a fifth; not the default.
-        job = await bob.submit(holding(100), needs="cpu=0.25")
-        (size,) = job.sizes
-        assert 120 * MIB <= size.memory_bytes <= 200 * MIB
-        assert size.memory_bytes < DEFAULT_MEMORY_BYTES
-        assert str(size).endswith("learnt from 5 runs of hold.py (p95 + 20 %)")
-        assert job.tasks[0].needs.memory_bytes == size.memory_bytes
-        (result,) = await job
-        assert result.status == "succeeded"
+    # 100 MiB, a few of the interpreter's, and a fifth; not the default.
+    job = await bob.submit(holding(100), needs="cpu=0.25")
+    (size,) = job.sizes
+    assert 120 * MIB <= size.memory_bytes <= 200 * MIB
+    assert size.memory_bytes < DEFAULT_MEMORY_BYTES
+    assert str(size).endswith("learnt from 5 runs of hold.py (p95 + 20 %)")
+    assert job.tasks[0].needs.memory_bytes == size.memory_bytes
+    (result,) = await job
+    assert result.status == "succeeded"
 
-        # One that takes more is stopped, and tried again with what it would have had.
-        more = await bob.submit(holding(300, 10.0), needs="cpu=0.25", attempts=1)
-        events = [event async for event in more.events()]
-        (result,) = await more
-        assert result.status == "succeeded", result
-        assert sum(isinstance(event, TaskPlaced) for event in events) >= 2
+    # One that takes more is stopped, and tried again with what it would have had.
+    more = await bob.submit(holding(300, 10.0), needs="cpu=0.25", attempts=1)
+    events = [event async for event in more.events()]
+    (result,) = await more
+    assert result.status == "succeeded", result
+    assert sum(isinstance(event, TaskPlaced) for event in events) >= 2
 
-        # What somebody gives, or does not want to be learnt, stays as it is.
-        for how in ({"needs": "memory=200MiB"}, {"learn": False}):
-            job = await bob.submit(holding(10), **how)
-            assert job.sizes == ()
-            await job
+    # What somebody gives, or does not want to be learnt, stays as it is.
+    for how in ({"needs": "memory=200MiB"}, {"learn": False}):
+        job = await bob.submit(holding(10), **how)
+        assert job.sizes == ()
+        await job
 
 
 async def test_usage_is_json(small: SmallNetwork) -> None:
     from formation_p2p.command.as_json import EventLines
 
-    async with asyncio.timeout(DEADLINE_S):
-        bob = small.bob
-        counts = ProcessSpec(("sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"))
-        job = await bob.submit(counts, needs=SMALL, labels=["one"])
-        lines = EventLines({task.task_id: task.label for task in job.tasks})
-        reported = [json.loads(json.dumps(lines.line(event))) async for event in job.events()]
+    bob = small.bob
+    counts = ProcessSpec(("sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"))
+    job = await bob.submit(counts, needs=SMALL, labels=["one"])
+    lines = EventLines({task.task_id: task.label for task in job.tasks})
+    reported = [json.loads(json.dumps(lines.line(event))) async for event in job.events()]
     (succeeded,) = [each for each in reported if each["event"] == "succeeded"]
     assert succeeded["used"]["memory_bytes"] > 0
     # A shell counts so far in 0.1 s or more.
@@ -242,13 +236,12 @@ async def test_files_go_from_stage_to_stage_and_come_home(
         inputs={"parts/{label}": parts.output("part.txt")},
         needs=SMALL,
     )
-    async with asyncio.timeout(DEADLINE_S):
-        bob = small.bob
-        *_, merged = await (await bob.submit(derive({"part": parts, "merge": merge})))
-        assert merged.status == "succeeded", merged
-        brought = ProcessResult.decode(merged.result)
-        assert int(brought.files["size"]) == 6_000_000
-        await bob.get(brought.outputs["all"], tmp_path / "all")
+    bob = small.bob
+    *_, merged = await (await bob.submit(derive({"part": parts, "merge": merge})))
+    assert merged.status == "succeeded", merged
+    brought = ProcessResult.decode(merged.result)
+    assert int(brought.files["size"]) == 6_000_000
+    await bob.get(brought.outputs["all"], tmp_path / "all")
     assert (tmp_path / "all").read_bytes() == (b"a\n" * 1_500_000 + b"b\n" * 1_500_000)
 
 
@@ -271,7 +264,7 @@ async def test_a_worker_is_asked_for_files_until_they_are_read(
         return not asked
 
     monkeypatch.setattr(BlobStore, "content", noted)
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, sandbox="off") as made:
+    async with small_network(tmp_path, sandbox="off") as made:
         for submitter in (made.bob, made.alice):
             asked.clear()
             go = tmp_path / f"go {submitter.peer_id}"

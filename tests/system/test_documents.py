@@ -38,7 +38,8 @@ from formation_p2p.peer.core.events import Tick
 from simulations.simulator.world import World
 from tests.support.commands import LOOPBACK, started
 from tests.support.documents import Block, blocks, inline_commands
-from tests.support.programs import DEADLINE_S, ROOT, Program
+from tests.support.programs import ROOT, Program
+from tests.support.waiting import HANGS_S
 
 # The network that README.md sets up, before all else; every machine of it is a home here.
 SET_UP: Final = (
@@ -556,7 +557,7 @@ def test_every_program_runs(
             names.update(node=node, profiles=profiles, blob=blob)
             await execute(shown, left_out, names)
 
-    asyncio.run(asyncio.wait_for(in_node(), DEADLINE_S))
+    asyncio.run(asyncio.wait_for(in_node(), HANGS_S))
 
 
 def source_of(shown: Block, left_out: Around, names: dict[str, Any]) -> CodeType:
@@ -578,7 +579,7 @@ async def execute(shown: Block, left_out: Around, names: dict[str, Any]) -> None
 def run_all(shown: Block, left_out: Around, names: dict[str, Any]) -> None:
     code = source_of(shown, left_out, names)
     if code.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(asyncio.wait_for(eval(code, names), DEADLINE_S))
+        asyncio.run(asyncio.wait_for(eval(code, names), HANGS_S))
     else:
         eval(code, names)
 

@@ -22,9 +22,9 @@ import pytest_asyncio
 from formation_p2p import Limits, Node, NodeClosed, NotPlain, RemoteTraceback, TaskRaised
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import gate_at
 from tests.support.network import runs as runs_somewhere
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 # Its interpreter imports this module for the functions here, and all that it imports.
 SMALL = "cpu=0.5,memory=256MiB"
@@ -70,44 +70,41 @@ def fail() -> None:
 async def test_a_call_is_submitted_from_any_thread(node: Node) -> None:
     def elsewhere() -> int:
         with node.executor(needs=SMALL) as executor:
-            return executor.submit(pow, 2, 5).result(DEADLINE_S)
+            return executor.submit(pow, 2, 5).result(HANGS_S)
 
-    async with asyncio.timeout(DEADLINE_S):
-        assert await asyncio.to_thread(elsewhere) == 32
-        executor = node.executor(needs=SMALL)
-        loop = asyncio.get_running_loop()
-        assert await loop.run_in_executor(executor, pow, 2, 6) == 64
-        # Even by the loop's own thread, while that waits for the result.
-        assert executor.submit(pow, 2, 7).result(DEADLINE_S) == 128
-        executor.shutdown()
+    assert await asyncio.to_thread(elsewhere) == 32
+    executor = node.executor(needs=SMALL)
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(executor, pow, 2, 6) == 64
+    # Even by the loop's own thread, while that waits for the result.
+    assert executor.submit(pow, 2, 7).result(HANGS_S) == 128
+    executor.shutdown()
 
 
 async def test_small_arguments_are_as_they_were_when_they_were_submitted(node: Node) -> None:
     row, text = [0] * 100, bytearray(1000)
     kept = await node.put([1])
-    async with asyncio.timeout(DEADLINE_S):
-        with node.executor(needs=SMALL) as executor:
-            sums, texts, pairs = [], [], list[Future[Any]]()
-            for number in range(100):
-                row[:], text[:] = [number] * 100, bytes([number]) * 1000
-                sums.append(executor.submit(sum, row))
-                texts.append(executor.submit(bytes, text))
-                pairs.append(executor.submit(add, kept, row))
-            row[:], text[:] = [-1] * 100, b"?" * 1000
-            for number, (total, copy, pair) in enumerate(zip(sums, texts, pairs, strict=True)):
-                assert await asyncio.wrap_future(total) == 100 * number
-                assert await asyncio.wrap_future(copy) == bytes([number]) * 1000
-                assert await asyncio.wrap_future(pair) == [1, *[number] * 100]
+    with node.executor(needs=SMALL) as executor:
+        sums, texts, pairs = [], [], list[Future[Any]]()
+        for number in range(100):
+            row[:], text[:] = [number] * 100, bytes([number]) * 1000
+            sums.append(executor.submit(sum, row))
+            texts.append(executor.submit(bytes, text))
+            pairs.append(executor.submit(add, kept, row))
+        row[:], text[:] = [-1] * 100, b"?" * 1000
+        for number, (total, copy, pair) in enumerate(zip(sums, texts, pairs, strict=True)):
+            assert await asyncio.wrap_future(total) == 100 * number
+            assert await asyncio.wrap_future(copy) == bytes([number]) * 1000
+            assert await asyncio.wrap_future(pair) == [1, *[number] * 100]
 
 
 async def test_an_exception_is_what_was_raised_and_tells_where(node: Node) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        with node.executor(needs=SMALL) as executor:
-            error = await asyncio.to_thread(executor.submit(fail).exception)
-            odd = await asyncio.to_thread(executor.submit(Odd).exception)
-            worse = await asyncio.to_thread(executor.submit(raise_odd).exception)
-            leaves = await asyncio.to_thread(executor.submit(sys.exit, 3).exception)
-            unsendable = await asyncio.to_thread(executor.submit(id, gc_lock()).exception)
+    with node.executor(needs=SMALL) as executor:
+        error = await asyncio.to_thread(executor.submit(fail).exception)
+        odd = await asyncio.to_thread(executor.submit(Odd).exception)
+        worse = await asyncio.to_thread(executor.submit(raise_odd).exception)
+        leaves = await asyncio.to_thread(executor.submit(sys.exit, 3).exception)
+        unsendable = await asyncio.to_thread(executor.submit(id, gc_lock()).exception)
     assert isinstance(error, RuntimeError)
     assert error.args == (123,)
     assert isinstance(error.__cause__, RemoteTraceback)
@@ -155,22 +152,20 @@ async def test_a_map_with_a_buffer_takes_items_as_its_results_are_taken(node: No
             assert next(numbers) == 4
             return list(islice(results, 3))
 
-    async with asyncio.timeout(DEADLINE_S):
-        assert await asyncio.to_thread(use) == [0, 1, 2]
+    assert await asyncio.to_thread(use) == [0, 1, 2]
     assert next(numbers) == 8
 
 
 async def test_what_waits_can_be_cancelled_and_what_runs_cannot(node: Node, tmp_path: Path) -> None:
     long, go = f"600.{secrets.randbelow(10**9)}", tmp_path / "go"
-    async with asyncio.timeout(DEADLINE_S):
-        executor = node.executor(needs=SMALL, max_workers=1)
-        runs = executor.submit(*until_there(go))
-        waits = executor.submit(subprocess.run, ["sleep", long])
-        await begun(runs)
-        assert not runs.cancel()
-        assert waits.cancel()
-        go.touch()
-        await asyncio.to_thread(executor.shutdown)
+    executor = node.executor(needs=SMALL, max_workers=1)
+    runs = executor.submit(*until_there(go))
+    waits = executor.submit(subprocess.run, ["sleep", long])
+    await begun(runs)
+    assert not runs.cancel()
+    assert waits.cancel()
+    go.touch()
+    await asyncio.to_thread(executor.shutdown)
     assert runs.result() == 0
     assert not runs_somewhere(long)
 
@@ -179,38 +174,36 @@ async def test_a_shutdown_that_does_not_wait_lets_what_was_submitted_end(
     node: Node, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    async with asyncio.timeout(DEADLINE_S):
-        executor = node.executor(needs=SMALL, max_workers=1)
-        futures = [executor.submit(*until_there(first)) for _ in range(3)]
-        executor.shutdown(wait=False)
-        assert not any(each.done() for each in futures)
-        first.touch()
-        with pytest.raises(RuntimeError, match="after shutdown"):
-            executor.submit(abs, 1)
-        done, _ = await asyncio.to_thread(wait, futures, DEADLINE_S)
-        assert [each.result() for each in done] == [0] * 3
+    executor = node.executor(needs=SMALL, max_workers=1)
+    futures = [executor.submit(*until_there(first)) for _ in range(3)]
+    executor.shutdown(wait=False)
+    assert not any(each.done() for each in futures)
+    first.touch()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(abs, 1)
+    done, _ = await asyncio.to_thread(wait, futures, HANGS_S)
+    assert [each.result() for each in done] == [0] * 3
 
-        executor = node.executor(needs=SMALL, max_workers=1)
-        futures = [executor.submit(*until_there(second)) for _ in range(3)]
-        await begun(futures[0])
-        executor.shutdown(wait=False, cancel_futures=True)
-        second.touch()
-        await asyncio.to_thread(wait, futures, DEADLINE_S)
+    executor = node.executor(needs=SMALL, max_workers=1)
+    futures = [executor.submit(*until_there(second)) for _ in range(3)]
+    await begun(futures[0])
+    executor.shutdown(wait=False, cancel_futures=True)
+    second.touch()
+    await asyncio.to_thread(wait, futures, HANGS_S)
     assert [each.cancelled() for each in futures] == [False, True, True]
 
 
 async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        async with alone(tmp_path) as alice:
-            executor = alice.executor(needs=SMALL, max_workers=1)
-            runs, waits = executor.submit(time.sleep, 600), executor.submit(time.sleep, 600)
-            await begun(runs)
-        assert isinstance(await asyncio.to_thread(runs.exception), NodeClosed)
-        await asyncio.to_thread(wait, [waits])
-        assert waits.cancelled()
-        with pytest.raises(RuntimeError, match="the node was closed"):
-            executor.submit(abs, 1)
-        executor.shutdown()
+    async with alone(tmp_path) as alice:
+        executor = alice.executor(needs=SMALL, max_workers=1)
+        runs, waits = executor.submit(time.sleep, 600), executor.submit(time.sleep, 600)
+        await begun(runs)
+    assert isinstance(await asyncio.to_thread(runs.exception), NodeClosed)
+    await asyncio.to_thread(wait, [waits])
+    assert waits.cancelled()
+    with pytest.raises(RuntimeError, match="the node was closed"):
+        executor.submit(abs, 1)
+    executor.shutdown()
 
 
 class PickledLate:
@@ -221,7 +214,7 @@ class PickledLate:
 
     def __reduce__(self) -> tuple[type[int], tuple[()]]:
         self._begun.set()
-        self._go.wait(DEADLINE_S)
+        self._go.wait(HANGS_S)
         return int, ()
 
     def __call__(self) -> None:
@@ -231,27 +224,26 @@ class PickledLate:
 async def test_what_waits_is_cancelled_where_the_node_refuses_what_was_begun(
     tmp_path: Path,
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S), alone(tmp_path) as node:
+    async with alone(tmp_path) as node:
         pickling, go = threading.Event(), threading.Event()
         executor = node.executor(needs=SMALL, max_workers=1)
         begins, waits = executor.submit(PickledLate(pickling, go)), executor.submit(abs, 1)
-        await asyncio.to_thread(pickling.wait, DEADLINE_S)
+        await asyncio.to_thread(pickling.wait, HANGS_S)
         closing = node.close()
         closing.send(None)  # the node refuses all from here on, and its loop stands still
         go.set()
-        assert isinstance(begins.exception(DEADLINE_S), NodeClosed)
-        wait([waits], DEADLINE_S)
+        assert isinstance(begins.exception(HANGS_S), NodeClosed)
+        wait([waits], HANGS_S)
         closing.close()
     assert waits.cancelled()
 
 
 async def test_an_executor_that_nobody_keeps_ends_once_its_calls_have(node: Node) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        future: Future[int] = node.executor(needs=SMALL).submit(pow, 2, 5)
-        gc.collect()
-        assert await asyncio.wrap_future(future) == 32
+    future: Future[int] = node.executor(needs=SMALL).submit(pow, 2, 5)
+    gc.collect()
+    assert await asyncio.wrap_future(future) == 32
 
-        async def gone() -> bool:
-            return "formation-executor" not in {each.name for each in threading.enumerate()}
+    async def gone() -> bool:
+        return "formation-executor" not in {each.name for each in threading.enumerate()}
 
-        await until(gone)
+    await until(gone)

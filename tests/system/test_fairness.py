@@ -9,16 +9,14 @@ from formation_p2p.core.units import MIB
 from tests.support.commands import formation
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import until
 
-DEADLINE_S = HANGS_S
 NEEDS = "cpu=1,memory=64MiB"
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
 
 
 async def test_usage_and_explain_say_after_whose_slice(tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
         Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
     ):

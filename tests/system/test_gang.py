@@ -7,7 +7,6 @@ import pytest
 
 from formation_p2p import Node, NodeClosed, ProcessSpec, TaskFailed
 from formation_p2p.features.gangs.core.tunnel import TunnelError
-from tests.support.network import DEADLINE_S
 from tests.support.sandboxes import needs_sandbox
 
 SMALL = "cpu=0.5,memory=128MiB"
@@ -21,19 +20,18 @@ def who(member: Any, word: str) -> tuple[int, int, str]:
 
 
 async def test_a_gang_runs_on_every_rank_and_on_one(owner: Node) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        async with owner.gang(3, needs=SMALL) as gang:
-            assert {member.name for member in gang.members} == {"alice", "carol", "dave"}
-            assert [member.rank for member in gang.members] == [0, 1, 2]
-            assert await gang.run(who, "hi") == [(0, 3, "hi"), (1, 3, "hi"), (2, 3, "hi")]
-            assert await gang.call(1, who, "you") == (1, 3, "you")
-            with pytest.raises(ZeroDivisionError):
-                await gang.run(lambda member: 1 // member.rank)
-        assert gang.is_over
-        async with owner.gang(2, needs=SMALL, driver="process") as gang:
-            script = "echo $FORMATION_RANK of $FORMATION_SIZE"
-            results = await (await gang.submit([ProcessSpec(("sh", "-c", script))] * 2))
-            assert [each.status for each in results] == ["succeeded", "succeeded"]
+    async with owner.gang(3, needs=SMALL) as gang:
+        assert {member.name for member in gang.members} == {"alice", "carol", "dave"}
+        assert [member.rank for member in gang.members] == [0, 1, 2]
+        assert await gang.run(who, "hi") == [(0, 3, "hi"), (1, 3, "hi"), (2, 3, "hi")]
+        assert await gang.call(1, who, "you") == (1, 3, "you")
+        with pytest.raises(ZeroDivisionError):
+            await gang.run(lambda member: 1 // member.rank)
+    assert gang.is_over
+    async with owner.gang(2, needs=SMALL, driver="process") as gang:
+        script = "echo $FORMATION_RANK of $FORMATION_SIZE"
+        results = await (await gang.submit([ProcessSpec(("sh", "-c", script))] * 2))
+        assert [each.status for each in results] == ["succeeded", "succeeded"]
 
 
 def meet(store: Any) -> None:
@@ -57,10 +55,7 @@ def talk(member: Any) -> bytes:
 
 
 async def test_members_and_their_owner_talk_by_streams(owner: Node) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        owner.gang(2, needs=SMALL) as gang,
-    ):
+    async with owner.gang(2, needs=SMALL) as gang:
         running = asyncio.create_task(gang.run(talk))
         await gang.store.wait(["there"])
         port = await gang.forward(1, "in")
@@ -87,10 +82,7 @@ async def test_members_and_their_owner_talk_by_streams(owner: Node) -> None:
 
 @needs_sandbox  # else its ports are the machine's
 async def test_members_and_their_owner_talk_by_ports(owner: Node) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        owner.gang(2, needs=SMALL) as gang,
-    ):
+    async with owner.gang(2, needs=SMALL) as gang:
         serving = asyncio.create_task(gang.run(ports))
         await gang.store.wait(["there"])
         there = await gang.forward(0, 8080)

@@ -16,8 +16,8 @@ from formation_p2p import (
     SyncNode,
 )
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, MACHINE
-from tests.support.waiting import wait_until
+from tests.support.network import MACHINE
+from tests.support.waiting import HANGS_S, wait_until
 
 
 def rank_of(member: Any, *_: object) -> int:
@@ -42,7 +42,7 @@ def test_a_script_has_all_of_a_gang(tmp_path: Path) -> None:
             with bob.gang(2, needs=needs, arrange="strict_pack") as gang:
                 assert [member.rank for member in gang.members] == [0, 1]
                 assert gang.run(rank_of) == [0, 1]
-                assert gang.call(1, rank_of).result(DEADLINE_S) == 1
+                assert gang.call(1, rank_of).result(HANGS_S) == 1
                 parts = [Part("a", 1), Part("b", 1)]
                 assert sorted(gang.work(rank_of, parts).values()) == [0, 1]
                 found = gang.partition(parts)

@@ -18,7 +18,7 @@ from formation_p2p.command.main import app
 from formation_p2p.features.gangs.api.gang import Gang
 from formation_p2p.features.gangs.api.pool import Autoscaling
 from formation_p2p.features.gangs.core.resizing import Phase
-from tests.support.network import DEADLINE_S, gate_at, sees, three_workers
+from tests.support.network import gate_at, sees, three_workers
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 from tests.support.worker_processes import working
@@ -63,7 +63,7 @@ def spins(member: Any, seconds: float) -> bytes:
 
 
 async def test_a_gang_divides_its_work_and_says_what_it_uses(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+    async with three_workers(tmp_path) as (bob, _):
         pool = await bob.pool()
         assert len(pool.members) == 3
         async with bob.gang(3, needs=NEEDS) as gang:
@@ -130,7 +130,7 @@ def slow_part(member: Any, name: str) -> tuple[int, bytes | None]:
 
 
 async def test_the_parts_of_a_lost_member_go_on_with_those_that_are_left(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, workers):
+    async with three_workers(tmp_path) as (bob, workers):
         while True:
             async with bob.gang(2, needs=NEEDS) as gang:
                 found = gang.partition([Part(f"p{n}") for n in range(4)])
@@ -169,7 +169,7 @@ def counted(member: Any, name: str) -> tuple[int, int]:
 
 
 async def test_the_part_of_a_killed_worker_goes_on_at_the_same_rank(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+    async with gate_at(tmp_path) as invitation:
         with ExitStack() as workers:
             running = await working(tmp_path, invitation, ("alice", "carol", "dave"), workers)
             async with OpenNode.join(invitation(), home=tmp_path / "bob", listen=()) as bob:
@@ -197,7 +197,7 @@ async def _saved_by(gang: Gang, count: int) -> bool:
 
 
 async def test_a_gang_grows_while_its_members_are_busy(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+    async with three_workers(tmp_path) as (bob, _):
         forming = bob.gang(1, needs=NEEDS)
         async with forming as gang:
             busy = gang.call(0, spins, 600.0)
@@ -225,7 +225,7 @@ def _is(scaling: Autoscaling, phase: Phase) -> bool:
 async def test_a_model_in_three_stages_computes_what_it_does_on_one_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+    async with three_workers(tmp_path) as (bob, _):
         await gang_pipeline.main(bob)
     said = capsys.readouterr().out
     assert said.startswith("pipeline: a step takes")

@@ -1,6 +1,5 @@
 """A network whose only gate is killed, and comes back: what goes on."""
 
-import asyncio
 import logging
 import signal
 import time
@@ -13,7 +12,6 @@ from formation_p2p import Awaited, Home, JobWaits, Limits, Node, ProcessSpec, Ri
 from formation_p2p.core.units import MIB
 from tests.support.commands import started
 from tests.support.loopback import LISTEN, free_port, tcp
-from tests.support.network import DEADLINE_S
 from tests.support.programs import Program
 from tests.support.waiting import until
 
@@ -41,27 +39,26 @@ async def test_the_only_gate_is_killed_and_comes_back(
 
     home = Home(tmp_path / "gate")
     home.create_network()
-    async with asyncio.timeout(DEADLINE_S):
-        port = free_port()
-        with gate(home, port) as first:
-            first.line_with("to invite others")
-            join = home.invite(Rights(int(time.time()) + 3600))
-            alice = await Node.join(join, home=tmp_path / "alice", listen=LISTEN)
-            await alice.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
-            await runs(tmp_path, "bob", join)
-            first.process.send_signal(signal.SIGKILL)
-            first.ended()
-        await runs(tmp_path, "bob", join)  # who was there before
-        state = tmp_path / "jobs.db"
-        async with Node.join(join, home=tmp_path / "carol", listen=(), state=state) as carol:
-            job = await carol.submit(ProcessSpec(("true",)), needs=SMALL)
-            waits = await anext(e async for e in job.events() if isinstance(e, JobWaits))
-            assert waits.awaited is Awaited.PEERS
-            await until(told)
-            with gate(home, port) as second:
-                second.line_with("to invite others")
-                await runs(tmp_path, "dave", join)
-                (result,) = await job
-                assert result.status == "succeeded"
-                await alice.close()
+    port = free_port()
+    with gate(home, port) as first:
+        first.line_with("to invite others")
+        join = home.invite(Rights(int(time.time()) + 3600))
+        alice = await Node.join(join, home=tmp_path / "alice", listen=LISTEN)
+        await alice.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
+        await runs(tmp_path, "bob", join)
+        first.process.send_signal(signal.SIGKILL)
+        first.ended()
+    await runs(tmp_path, "bob", join)  # who was there before
+    state = tmp_path / "jobs.db"
+    async with Node.join(join, home=tmp_path / "carol", listen=(), state=state) as carol:
+        job = await carol.submit(ProcessSpec(("true",)), needs=SMALL)
+        waits = await anext(e async for e in job.events() if isinstance(e, JobWaits))
+        assert waits.awaited is Awaited.PEERS
+        await until(told)
+        with gate(home, port) as second:
+            second.line_with("to invite others")
+            await runs(tmp_path, "dave", join)
+            (result,) = await job
+            assert result.status == "succeeded"
+            await alice.close()
     assert told()[:2] == ["lost", "back"]

@@ -55,7 +55,7 @@ async def gateway(source: MemorySource) -> AsyncIterator[GatewayServer]:
 @pytest.fixture
 async def elsewhere(tmp_path: Path, source: MemorySource) -> AsyncIterator[Guarded]:
     """A gateway with members."""
-    async with asyncio.timeout(60), guarding(tmp_path, source) as opened:
+    async with guarding(tmp_path, source) as opened:
         yield opened
 
 
@@ -153,17 +153,15 @@ async def test_a_gateway_without_a_descriptor_left_waits_for_one_and_does_not_sp
         async def is_full() -> bool:
             return "no connection is accepted" in caplog.text
 
-        async with asyncio.timeout(60):
-            await until(is_full)
-            for _ in range(2000):
-                await asyncio.sleep(0)
+        await until(is_full)
+        for _ in range(2000):
+            await asyncio.sleep(0)
         assert caplog.text.count("no connection is accepted") < 200
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for each in clients:
             each.close()
-    async with asyncio.timeout(60):
-        assert (await fetch(gateway.address, "GET", "/health")).status == 200
+    assert (await fetch(gateway.address, "GET", "/health")).status == 200
 
 
 async def test_who_reads_nothing_loses_the_connection(source: MemorySource) -> None:
@@ -182,7 +180,6 @@ async def test_who_reads_nothing_loses_the_connection(source: MemorySource) -> N
 
     hasty = Patience(stall_s=0.5)
     async with (
-        asyncio.timeout(60),
         program(pours) as port,
         GatewayServer(source, None, "127.0.0.1:0", patience=hasty) as server,
         caller(server.address) as calling,
@@ -205,8 +202,7 @@ async def test_what_jobs_print_does_not_fill_the_gateway(
     told.told.put_nowait(None)
     job = gateway.gateway.jobs.get(reply.json["job_id"])
     assert job is not None
-    async with asyncio.timeout(60):
-        await job.following
+    await job.following
     kept = [event for _, event in job.events]
     assert len(kept) <= MAX_EVENTS
     assert sum(len(each.get("text", "")) for each in kept) <= MAX_PRINTED_CHARS
@@ -324,7 +320,7 @@ async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: Memo
 
     source.view = ServicesView((spec("vision-ocr"),))
     members = Members(source, allows_private=True, try_s=0.3, within_s=0.8)
-    async with asyncio.timeout(120), program(silent) as port, program(echo) as good:
+    async with program(silent) as port, program(echo) as good:
         for number in range(5):
             await members.register(f"w{number}", f"https://127.0.0.1:{port}", {"has_gpu": True})
         await members.register("good", f"http://127.0.0.1:{good}", {"has_gpu": True})
@@ -443,7 +439,7 @@ async def test_an_upgrade_amid_a_body_is_no_fault_of_the_gateway(
         writer.write(switch + b"Connection: Upgrade\r\n\r\nhello")
         await reader.read()
 
-    async with asyncio.timeout(60), program(switches) as port, caller(gateway.address) as calling:
+    async with program(switches) as port, caller(gateway.address) as calling:
         source.ports["vision-ocr"] = {"a": port}
         host = f"Host: {gateway.address[0]}:{gateway.address[1]}\r\n".encode()
         upgrade = b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\n"

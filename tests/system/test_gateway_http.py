@@ -228,11 +228,7 @@ async def test_bodies_pass_in_pieces_both_ways(
         writer.write(http.send(h11.EndOfMessage()) or b"")
         await writer.drain()
 
-    async with (
-        asyncio.timeout(HANGS_S),
-        program(doubles) as port,
-        caller(gateway.address) as calling,
-    ):
+    async with program(doubles) as port, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": port}
         head = [("host", calling.host), ("transfer-encoding", "chunked")]
         request = h11.Request(method="POST", target="/service/llm-inference/", headers=head)
@@ -255,11 +251,7 @@ async def test_a_websocket_is_a_pipe(gateway: GatewayServer, source: MemorySourc
         while data := await reader.read(1000):
             writer.write(data.upper())
 
-    async with (
-        asyncio.timeout(HANGS_S),
-        program(shouts) as port,
-        caller(gateway.address) as calling,
-    ):
+    async with program(shouts) as port, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": port}
         upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-key": "k"}
         await calling.begin("GET", "/service/llm-inference/ws", None, upgrade)
@@ -287,7 +279,7 @@ async def test_a_client_that_leaves_has_its_request_cancelled(
         finally:
             ended.set()
 
-    async with asyncio.timeout(HANGS_S), program(thinks) as port:
+    async with program(thinks) as port:
         source.ports["llm-inference"] = {"A": port}
         async with caller(gateway.address) as calling:
             await calling.begin("GET", "/service/llm-inference/")
@@ -307,7 +299,7 @@ async def test_a_response_that_is_cut_is_not_taken_for_whole(
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
 
-    async with asyncio.timeout(HANGS_S), program(cuts) as port, caller(gateway.address) as calling:
+    async with program(cuts) as port, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": port}
         await calling.begin("GET", "/service/llm-inference/")
         with pytest.raises((h11.RemoteProtocolError, ConnectionError)):
@@ -354,7 +346,7 @@ async def test_a_service_cannot_speak_for_the_gateway(
         writer.write(b"HTTP/1.1 " + begins + NOT_ITS_OWN + SAYS + b"\r\n0\r\n\r\n")
 
     upgrade = {"connection": "upgrade", "upgrade": "websocket"} if b"101 " in begins else {}
-    async with asyncio.timeout(HANGS_S), program(grabs) as port:
+    async with program(grabs) as port:
         source.ports["llm-inference"] = {"A": port}
         raw = await said_by(gateway, "/service/llm-inference/", "localhost", upgrade)
         assert raw.startswith(b"HTTP/1.1 " + begins.rpartition(b"HTTP/1.1 ")[2][:4])
@@ -443,7 +435,6 @@ async def test_no_value_of_a_header_is_in_a_log_or_an_error(
     caplog.set_level(logging.DEBUG)
     async with (
         GatewayServer(Faulty(), None, "127.0.0.1:0") as server,
-        asyncio.timeout(HANGS_S),
         caller(server.address) as calling,
     ):
         calling.writer.write(f"{head}\r\n\r\n".encode())
@@ -578,7 +569,7 @@ async def test_heads_are_read_as_the_standard_has_them(
 ) -> None:
     async with program(echo) as port:
         source.ports["llm-inference"] = {"A": port}
-        async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
+        async with caller(gateway.address) as calling:
             for _ in range(2):  # one after the other, and both at once
                 calling.writer.write(said + b"\r\n")
                 calling.http = h11.Connection(h11.CLIENT)
@@ -611,11 +602,10 @@ async def test_a_client_that_closes_its_sending_side_reads_why_it_gets_no_answer
 
     async with program(thinks) as port, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": port}
-        async with asyncio.timeout(HANGS_S):
-            await calling.begin("GET", "/service/llm-inference/")
-            await came.wait()
-            calling.writer.write_eof()
-            answer = await calling.reader.read()
+        await calling.begin("GET", "/service/llm-inference/")
+        await came.wait()
+        calling.writer.write_eof()
+        answer = await calling.reader.read()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"closed its sending side" in answer
 
@@ -639,14 +629,13 @@ async def test_early_answers_and_trailers_pass(
 
     async with program(serves) as port, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": port}
-        async with asyncio.timeout(HANGS_S):
-            calling.writer.write(
-                b"POST /service/llm-inference/ HTTP/1.1\r\nHost: localhost\r\n"
-                b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
-                b"Content-Digest: sha-256=x\r\nAuthorization: Bearer x\r\n\r\n"
-            )
-            raw = await calling.reader.readuntil(b"0\r\nserver-timing: a;dur=1\r\n")
-            raw += await calling.reader.readuntil(b"\r\n\r\n")
+        calling.writer.write(
+            b"POST /service/llm-inference/ HTTP/1.1\r\nHost: localhost\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+            b"Content-Digest: sha-256=x\r\nAuthorization: Bearer x\r\n\r\n"
+        )
+        raw = await calling.reader.readuntil(b"0\r\nserver-timing: a;dur=1\r\n")
+        raw += await calling.reader.readuntil(b"\r\n\r\n")
         old = b"GET /service/llm-inference/ HTTP/1.0\r\nHost: localhost\r\n\r\n"
         assert (await said_raw(gateway, old)).startswith(b"HTTP/1.1 200 ")
     hints, _, after = raw.partition(b"\r\n\r\n")
@@ -657,7 +646,7 @@ async def test_early_answers_and_trailers_pass(
 
 
 async def said_raw(gateway: GatewayServer, asked: bytes) -> bytes:
-    async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
+    async with caller(gateway.address) as calling:
         calling.writer.write(asked)
         return await calling.reader.readuntil(b"\r\n\r\n")
 
@@ -791,7 +780,7 @@ async def test_pages_of_other_sites_may_not_use_a_local_gateway(gateway: Gateway
 async def test_heads_are_bounded_and_strict(
     gateway: GatewayServer, said: bytes, status: int
 ) -> None:
-    async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
+    async with caller(gateway.address) as calling:
         calling.writer.write(said)
         line = await calling.reader.readline()
         assert line.split()[1] == str(status).encode()
@@ -803,7 +792,7 @@ async def test_two_lengths_of_a_body_are_no_second_request(
     gateway: GatewayServer, source: MemorySource
 ) -> None:
     """What would be smuggled is not read: the connection ends."""
-    async with asyncio.timeout(HANGS_S), program(echo) as port, caller(gateway.address) as calling:
+    async with program(echo) as port, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": port}
         smuggled = b"0\r\n\r\nGET /admin HTTP/1.1\r\nHost: x\r\n\r\n"
         calling.writer.write(
@@ -831,7 +820,6 @@ async def test_who_is_too_slow_loses_the_connection(
 ) -> None:
     hasty = Patience(head_s=0.2, idle_s=0.2, stall_s=0.2)
     async with (
-        asyncio.timeout(HANGS_S),
         GatewayServer(source, None, "127.0.0.1:0", patience=hasty) as server,
         caller(server.address) as calling,
     ):
@@ -842,7 +830,6 @@ async def test_who_is_too_slow_loses_the_connection(
 
 async def test_connections_are_bounded(source: MemorySource) -> None:
     async with (
-        asyncio.timeout(HANGS_S),
         GatewayServer(source, None, "127.0.0.1:0", max_connections=2) as server,
         caller(server.address) as one,
         caller(server.address) as two,
@@ -871,7 +858,7 @@ async def test_what_has_begun_is_answered_before_a_gateway_closes(source: Memory
         await go_on.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async with asyncio.timeout(HANGS_S), program(slow) as port:
+    async with program(slow) as port:
         server = await GatewayServer(source, None, "127.0.0.1:0").__aenter__()
         address = server.address
         source.ports["llm-inference"] = {"A": port}
@@ -911,7 +898,7 @@ async def test_what_did_no_harm_is_asked_again_a_few_times(
 
 
 async def test_a_body_of_the_interface_is_bounded(gateway: GatewayServer) -> None:
-    async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
+    async with caller(gateway.address) as calling:
         await calling.begin("POST", "/api/jobs", b"x" * (1024 * 1024 + 1))
         assert (await calling.head()).status_code == 413
 
@@ -1003,7 +990,7 @@ async def test_a_job_is_submitted_watched_and_read(
     path = begun.json["links"]["self"]
     (job,) = source.jobs
     job.told.put_nowait({"event": "began"})
-    async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
+    async with caller(gateway.address) as calling:
         await calling.begin("GET", path + "/events")
         await calling.head()
         assert b"event: began\nid: 1\n" in await calling.piece()

@@ -22,7 +22,7 @@ from tests.support.commands import LOOPBACK, started
 from tests.support.gateways import caller, fetch
 from tests.support.http_program import HttpProgram, serving
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, small_network
+from tests.support.network import small_network
 from tests.support.waiting import HANGS_S, until, wait_until
 from tests.system.test_services import read_by, world_of
 from tests.system.test_services_whole import SPEC
@@ -36,7 +36,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 async def test_jobs_go_through_a_gateway_to_the_workers_of_its_network(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as network:
+    async with small_network(tmp_path) as network:
         address = address_of(await network.bob.gateway("127.0.0.1:0"))
         page = await fetch(address, "GET", "/")
         assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -87,7 +87,7 @@ async def test_jobs_go_through_a_gateway_to_the_workers_of_its_network(tmp_path:
 
 
 async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), world_of(tmp_path, workers=2) as world:
+    async with world_of(tmp_path, workers=2) as world:
         paths = [world.path(number, "web") for number in range(2)]
         async with serving(paths[0], "a") as one, serving(paths[1], "b") as two:
             world.start("web", 0, 1)
@@ -125,16 +125,12 @@ async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> Non
 
 
 async def test_who_finds_no_place_in_line_is_told_at_once_when_to_ask_again(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        world_of(tmp_path, workers=1) as world,
-        serving(world.path(0, "who"), "a"),
-    ):
+    async with world_of(tmp_path, workers=1) as world, serving(world.path(0, "who"), "a"):
         assert (await world.caller.publish(SPEC)).why == ""
         address = address_of(await world.caller.gateway("127.0.0.1:0"))
         assert world.notice.listings is not None
         world.notice.listings["who"] = Listing()  # without a replica to ask, each keeps its place
-        line = world.caller.service("who", within_s=DEADLINE_S)
+        line = world.caller.service("who", within_s=HANGS_S)
         waiting = [
             asyncio.create_task(line.connect(caller=f"caller {number}"))
             for number in range(MAX_WAITING + 1)
@@ -158,7 +154,7 @@ async def test_who_finds_no_place_in_line_is_told_at_once_when_to_ask_again(tmp_
 async def test_what_registers_at_one_gateway_is_reached_from_all_of_the_network(
     tmp_path: Path,
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as network:
+    async with small_network(tmp_path) as network:
         alice, bob = network.alice, network.bob
         assert (await alice.publish(SPEC)).why == ""
         program = HttpProgram("over HTTP")

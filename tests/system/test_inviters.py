@@ -16,7 +16,7 @@ from tests.system.test_charter import formation
 async def test_an_inviter_renews_where_the_root_key_is_not_used(tmp_path: Path) -> None:
     root, bobs = Home(tmp_path / "gate"), Home(tmp_path / "bob")
     key = root.create_network().root_public_key
-    async with asyncio.timeout(120), Node.join(home=root.path, listen=LISTEN, renew=False) as gate:
+    async with Node.join(home=root.path, listen=LISTEN, renew=False) as gate:
         root.add_gate(gate.addresses[0])
         until_unix_s = int(time.time()) + 600  # less than half of its life is left
         invite = root.invite(Rights(until_unix_s, life=Life(3600, MAX_EXPIRY_UNIX_S)))

@@ -29,7 +29,7 @@ from formation_p2p.workload.core.blob import PrivateBlob
 from formation_p2p.workload.core.parcel import Parcel
 from tests.support.commands import started
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network
+from tests.support.network import MACHINE, SmallNetwork, gate_at, sees, small_network
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
@@ -53,36 +53,34 @@ def texts_of(count: int) -> list[str]:
 
 
 async def test_arrays_come_back_by_the_memory_of_this_machine(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        big = await small.bob.map(lambda n: np.full(50 * MIB // 8, n), [7], needs=NEEDS)
-        assert (big[0].nbytes, big[0].sum()) == (50 * MIB, 7 * 50 * MIB // 8)
-        big[0][0] = 1  # it is the caller's own
-        results = await small.bob.map(filled, range(8), needs=NEEDS)
-        assert [int(each["array"].sum()) for each in results] == [64 * KIB * n for n in range(8)]
-        arrays = [each["array"] for each in results]
-        with small.bob.executor(needs=NEEDS) as executor:
-            futures = [executor.submit(doubled, array) for array in arrays]
-            twice = [await asyncio.wrap_future(future) for future in futures]
-        assert [int(each[3]) for each in twice] == [2 * n for n in range(8)]
-        job = await small.bob.submit(python_calls(filled, [3, 4]), needs=NEEDS)
-        ended = await job
-        assert [int(value_of(result)["array"][1]) for result in ended] == [3, 4]
-        texts = await small.bob.map(texts_of, [10, 60_000], needs=NEEDS)
-        assert texts == [texts_of(10), texts_of(60_000)]
-        await until(lambda: len(small.alice.inside.packer.blobs) == 0)
+    big = await small.bob.map(lambda n: np.full(50 * MIB // 8, n), [7], needs=NEEDS)
+    assert (big[0].nbytes, big[0].sum()) == (50 * MIB, 7 * 50 * MIB // 8)
+    big[0][0] = 1  # it is the caller's own
+    results = await small.bob.map(filled, range(8), needs=NEEDS)
+    assert [int(each["array"].sum()) for each in results] == [64 * KIB * n for n in range(8)]
+    arrays = [each["array"] for each in results]
+    with small.bob.executor(needs=NEEDS) as executor:
+        futures = [executor.submit(doubled, array) for array in arrays]
+        twice = [await asyncio.wrap_future(future) for future in futures]
+    assert [int(each[3]) for each in twice] == [2 * n for n in range(8)]
+    job = await small.bob.submit(python_calls(filled, [3, 4]), needs=NEEDS)
+    ended = await job
+    assert [int(value_of(result)["array"][1]) for result in ended] == [3, 4]
+    texts = await small.bob.map(texts_of, [10, 60_000], needs=NEEDS)
+    assert texts == [texts_of(10), texts_of(60_000)]
+    await until(lambda: len(small.alice.inside.packer.blobs) == 0)
 
 
 async def test_arrays_come_back_over_the_network(apart: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        results = await apart.bob.map(filled, range(5), needs=NEEDS)
-        assert [each["array"][0] for each in results] == list(range(5))
-        (big,) = await apart.bob.map(lambda n: np.ones(n), [MIB], needs=NEEDS)
-        assert big.sum() == MIB
-        await until(lambda: len(apart.alice.inside.packer.blobs) == 0)
+    results = await apart.bob.map(filled, range(5), needs=NEEDS)
+    assert [each["array"][0] for each in results] == list(range(5))
+    (big,) = await apart.bob.map(lambda n: np.ones(n), [MIB], needs=NEEDS)
+    assert big.sum() == MIB
+    await until(lambda: len(apart.alice.inside.packer.blobs) == 0)
 
 
 async def test_what_is_larger_than_allowed_stays_with_its_worker(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as small:
+    async with small_network(tmp_path) as small:
         bob = small.bob
         with pytest.raises(ResultTooLarge, match="where the call allows 1000") as of:
             await bob.map(filled, [5], needs=NEEDS, max_result=1000)
@@ -120,8 +118,7 @@ async def test_results_that_are_lost_or_garbage_or_not_wanted(small: SmallNetwor
         return name
 
     with patch.object(blobs, "adopt", adopt):
-        async with asyncio.timeout(DEADLINE_S):
-            (value,) = await small.bob.map(filled, [5], needs=NEEDS)
+        (value,) = await small.bob.map(filled, [5], needs=NEEDS)
     assert value["array"][0] == 5
     assert len(dropped) == 1
 
@@ -133,18 +130,15 @@ async def test_results_that_are_lost_or_garbage_or_not_wanted(small: SmallNetwor
         fcntl.fcntl(garbage, fcntl.F_ADD_SEALS, shape)
         return kept(garbage, size_bytes, peer)
 
-    with patch.object(blobs, "adopt", garbled):
-        async with asyncio.timeout(DEADLINE_S):
-            with pytest.raises(NotPlain) as refused:
-                await small.bob.map(texts_of, [60_000], needs=NEEDS)
+    with patch.object(blobs, "adopt", garbled), pytest.raises(NotPlain) as refused:
+        await small.bob.map(texts_of, [60_000], needs=NEEDS)
     assert len(refused.value.result_bytes) > 100_000
-    async with asyncio.timeout(DEADLINE_S):
-        async for value in small.bob.map(filled, range(50), needs=NEEDS):
-            assert value["array"][0] == 0
-            break
-        gc.collect()
-        await until(lambda: len(small.alice.inside.packer.blobs) == 0)
-        await until(lambda: gc.collect() >= 0 and small.bob.inside.arrivals.unread_bytes == 0)
+    async for value in small.bob.map(filled, range(50), needs=NEEDS):
+        assert value["array"][0] == 0
+        break
+    gc.collect()
+    await until(lambda: len(small.alice.inside.packer.blobs) == 0)
+    await until(lambda: gc.collect() >= 0 and small.bob.inside.arrivals.unread_bytes == 0)
 
 
 @contextmanager
@@ -167,7 +161,7 @@ def paused_fetch(count: int = 1) -> Iterator[tuple[threading.Event, threading.Ev
 
 
 async def test_a_worker_that_goes_before_its_result_is_fetched(tmp_path: Path) -> None:
-    async with gate_at(tmp_path) as invitation, asyncio.timeout(DEADLINE_S):
+    async with gate_at(tmp_path) as invitation:
         invite = invitation()
         alice = await OpenNode.join(invite, home=tmp_path / "alice", listen=LISTEN)
         await alice.worker(limits=MACHINE)
@@ -186,7 +180,7 @@ async def test_a_worker_that_goes_before_its_result_is_fetched(tmp_path: Path) -
 
 async def test_a_worker_that_is_killed_before_its_results_are_fetched(tmp_path: Path) -> None:
     """One by the memory of the machine, one over the network."""
-    async with gate_at(tmp_path) as invitation, asyncio.timeout(DEADLINE_S):
+    async with gate_at(tmp_path) as invitation:
         invite = invitation()
         (tmp_path / "invite").write_text(invite)
         joining = OpenNode.join(invite, home=tmp_path / "far", listen=())
@@ -219,7 +213,7 @@ async def test_large_results_of_a_job_survive_their_submitter(tmp_path: Path) ->
     async with gate_at(tmp_path) as invitation:
         alices = OpenNode.join(invitation(), home=tmp_path / "alice", listen=LISTEN)
         bobs: dict[str, Any] = {"home": tmp_path / "bob", "listen": (), "state": state}
-        async with alices as alice, asyncio.timeout(DEADLINE_S):
+        async with alices as alice:
             await alice.worker(limits=MACHINE)
             async with OpenNode.join(invitation(), **bobs) as bob:
                 await sees(bob, 1)

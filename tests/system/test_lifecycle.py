@@ -34,7 +34,6 @@ from formation_p2p.features.services.core.tending import RunBeside
 from formation_p2p.machine.claim import claim
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S
 from tests.support.waiting import HANGS_S, until
 
 # An error at once is not one after a wait; a busy machine may keep a thread for some seconds.
@@ -168,58 +167,55 @@ def test_a_node_that_was_not_entered_says_how_to_enter_it(home: Path, name: str)
 
 
 async def test_a_node_is_entered_by_await_and_closed_by_close(home: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        node = await joined(home)
-        assert await node.workers() == ()
-        assert await node is node, "it is entered already"
-        await asyncio.gather(node.close(), node.close())
-        await node.close()
-        for name, use in USES.items():
-            assert at_once(use, node) == "NodeClosed: the node is closed; join again", name
-        with pytest.raises(NodeClosed, match="closed; join again"):
-            await node
-        claim(Home(home)).release()  # nothing of it is left
-        async with await joined(home) as again:
-            assert again.addresses
-            with pytest.raises(InvalidInput, match=r"entered already, by another `async with`"):
-                await again.__aenter__()
-            assert await again.workers() == ()
-        assert at_once(USES["workers"], again)
+    node = await joined(home)
+    assert await node.workers() == ()
+    assert await node is node, "it is entered already"
+    await asyncio.gather(node.close(), node.close())
+    await node.close()
+    for name, use in USES.items():
+        assert at_once(use, node) == "NodeClosed: the node is closed; join again", name
+    with pytest.raises(NodeClosed, match="closed; join again"):
+        await node
+    claim(Home(home)).release()  # nothing of it is left
+    async with await joined(home) as again:
+        assert again.addresses
+        with pytest.raises(InvalidInput, match=r"entered already, by another `async with`"):
+            await again.__aenter__()
+        assert await again.workers() == ()
+    assert at_once(USES["workers"], again)
 
 
 async def test_a_node_is_not_used_while_it_is_entered(home: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        node = joined(home)
-        entering = asyncio.ensure_future(node.__aenter__())
-        await asyncio.sleep(0)
-        for use in (*USES.values(), Node.close, Node.__aenter__):
-            assert at_once(use, node) == (
-                "NodeClosed: another task is still entering the node; wait until it has"
-            )
-        await entering
-        await node.close()
+    node = joined(home)
+    entering = asyncio.ensure_future(node.__aenter__())
+    await asyncio.sleep(0)
+    for use in (*USES.values(), Node.close, Node.__aenter__):
+        assert at_once(use, node) == (
+            "NodeClosed: another task is still entering the node; wait until it has"
+        )
+    await entering
+    await node.close()
     never = joined(home)
     await never.close()
     assert at_once(USES["workers"], never) == "NodeClosed: the node is closed; join again"
 
 
 async def test_jobs_and_executors_end_with_their_node(home: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        node = await joined(home)
-        job, executor = await node.submit(TRUE), node.executor()
-        future = executor.submit(abs, 1)
-        await node.close()
-        with pytest.raises(NodeClosed, match="closed while this was pending"):
-            await job
-        with pytest.raises(NodeClosed, match="closed while this was pending"):
-            await job.results()
-        for name in ("story", "explain"):
-            assert "the node is closed; join again" in at_once(JOB_USES[name], job)
-        job.cancel()  # it is over
-        assert isinstance(await asyncio.wrap_future(future_error(future)), NodeClosed)
-        with pytest.raises(RuntimeError, match="after the node was closed"):
-            executor.submit(abs, 1)
-        executor.shutdown()
+    node = await joined(home)
+    job, executor = await node.submit(TRUE), node.executor()
+    future = executor.submit(abs, 1)
+    await node.close()
+    with pytest.raises(NodeClosed, match="closed while this was pending"):
+        await job
+    with pytest.raises(NodeClosed, match="closed while this was pending"):
+        await job.results()
+    for name in ("story", "explain"):
+        assert "the node is closed; join again" in at_once(JOB_USES[name], job)
+    job.cancel()  # it is over
+    assert isinstance(await asyncio.wrap_future(future_error(future)), NodeClosed)
+    with pytest.raises(RuntimeError, match="after the node was closed"):
+        executor.submit(abs, 1)
+    executor.shutdown()
 
 
 def future_error(future: Any) -> Any:
@@ -228,25 +224,24 @@ def future_error(future: Any) -> Any:
 
 
 async def test_a_node_is_for_the_loop_that_entered_it(home: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        node = await joined(home)
-        job = await node.submit(TRUE)
+    node = await joined(home)
+    job = await node.submit(TRUE)
 
-        async def uses() -> dict[str, str]:
-            said = {name: at_once(use, node) for name, use in USES.items()}
-            # The look at its loop is taken where its jobs begin.
-            said["map"] = await awaited_error(node.map(abs, [1]))
-            said |= {f"job.{name}": at_once(use, job) for name, use in JOB_USES.items()}
-            return said | {"close": at_once(Node.close, node), "await": at_once(joins, node)}
+    async def uses() -> dict[str, str]:
+        said = {name: at_once(use, node) for name, use in USES.items()}
+        # The look at its loop is taken where its jobs begin.
+        said["map"] = await awaited_error(node.map(abs, [1]))
+        said |= {f"job.{name}": at_once(use, job) for name, use in JOB_USES.items()}
+        return said | {"close": at_once(Node.close, node), "await": at_once(joins, node)}
 
-        said = await asyncio.to_thread(asyncio.run, uses())
-        for name, error in said.items():
-            if name in OF_ANY_LOOP or name in ("job.cancel", "job.move"):
-                assert error == "", name
-            else:
-                assert error.startswith("InvalidInput: loop: "), name
-                assert "is another than this; call it on its own loop" in error
-        await node.close()
+    said = await asyncio.to_thread(asyncio.run, uses())
+    for name, error in said.items():
+        if name in OF_ANY_LOOP or name in ("job.cancel", "job.move"):
+            assert error == "", name
+        else:
+            assert error.startswith("InvalidInput: loop: "), name
+            assert "is another than this; call it on its own loop" in error
+    await node.close()
 
 
 async def awaited_error(of: Coroutine[Any, Any, object]) -> str:
@@ -279,7 +274,7 @@ def test_a_node_whose_loop_was_closed_says_so_and_can_be_closed(home: Path) -> N
 
 
 async def test_a_forked_child_is_told_at_once(home: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), joined(home) as node:
+    async with joined(home) as node:
         job, executor = await node.submit(TRUE), node.executor()
 
         def uses() -> str:
@@ -307,7 +302,7 @@ async def test_a_forked_child_is_told_at_once(home: Path) -> None:
 
 def test_a_stream_that_a_fork_goes_on_with_ends_there(home: Path) -> None:
     async def streams() -> str:
-        async with asyncio.timeout(DEADLINE_S), joined(home) as node:
+        async with joined(home) as node:
             ends = node.map(abs, [1]).__aiter__()
             waiting = asyncio.ensure_future(anext(ends))
             assert await node.workers() == ()  # the stream waits
@@ -446,7 +441,7 @@ print(node.workers())
         [sys.executable, "-W", "always", "-c", program],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=HANGS_S,
         check=True,
     )
     assert done.stdout == "()\n"

@@ -1,6 +1,5 @@
 """Where tasks run, over real connections: near data, near home, and no farther than they may."""
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.workload.core.hints import Hints
 from formation_p2p.workload.core.scope import Place, Scope, ScopeShares
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import gate_at
 from tests.support.waiting import until
 
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
@@ -34,7 +33,6 @@ async def knows(node: Node, workers: int) -> None:
 
 async def test_tasks_go_where_their_data_is_already(tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
         Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
         Node.join(invite(), home=tmp_path / "carol", listen=LISTEN) as carol,
@@ -58,7 +56,6 @@ async def test_tasks_go_where_their_data_is_already(tmp_path: Path) -> None:
 
 async def test_how_far_a_worker_is_is_known_once_it_is_connected(tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
         Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
@@ -78,7 +75,6 @@ async def test_how_far_a_worker_is_is_known_once_it_is_connected(tmp_path: Path)
 
 async def test_a_machine_works_for_the_circles_that_it_is_open_to(tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
         Node.join(invite(place=KITCHEN), home=tmp_path / "alice", listen=LISTEN) as alice,
         Node.join(invite(place=KITCHEN), home=tmp_path / "cook", listen=()) as cook,

@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from formation_p2p import InvalidInput, Node, RemoteTraceback
-from tests.support.network import DEADLINE_S, SmallNetwork, runs
+from tests.support.network import SmallNetwork, runs
 from tests.support.waiting import until
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
@@ -55,17 +55,15 @@ async def test_results_come_in_the_order_of_the_items(bob: Node, tmp_path: Path)
         waits_for(there)
         return number
 
-    async with asyncio.timeout(DEADLINE_S):
-        assert [n async for n in bob.map(ends, [1, 2], needs=SMALL)] == [1, 2]
+    assert [n async for n in bob.map(ends, [1, 2], needs=SMALL)] == [1, 2]
 
 
 async def test_results_come_as_they_are_ready(bob: Node, tmp_path: Path) -> None:
     """The first ends once the second is here."""
     here, waited = tmp_path / "here", []
-    async with asyncio.timeout(DEADLINE_S):
-        async for waits in bob.map(waits_for, [here, None], needs=SMALL, ordered=False):
-            waited.append(waits)
-            here.touch()
+    async for waits in bob.map(waits_for, [here, None], needs=SMALL, ordered=False):
+        waited.append(waits)
+        here.touch()
     assert waited == [False, True]
 
 
@@ -78,22 +76,20 @@ async def test_an_endless_iterable_is_read_no_further_than_the_look_ahead(bob: N
             yield -number
 
     taken = []
-    async with asyncio.timeout(DEADLINE_S):
-        async for value in bob.map(abs, numbers(), needs=SMALL, buffersize=8):
-            taken.append(value)
-            if len(taken) == 20:
-                break
+    async for value in bob.map(abs, numbers(), needs=SMALL, buffersize=8):
+        taken.append(value)
+        if len(taken) == 20:
+            break
     assert taken == list(range(20))
     assert len(given) <= 20 + 8
 
 
 @pytest.mark.parametrize("endless", [itertools.count(), itertools.repeat(1), itertools.cycle([1])])
 async def test_there_is_no_list_of_what_has_no_end(bob: Node, endless: Iterator[int]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(InvalidInput, match=r"no end.*async for.*SyncNode.*buffersize"):
-            await bob.map(abs, endless, needs=SMALL)
-        assert await bob.map(pow, [2, 3], endless, needs=SMALL)
-        assert await bob.map(abs, itertools.repeat(-1, 2), needs=SMALL) == [1, 1]
+    with pytest.raises(InvalidInput, match=r"no end.*async for.*SyncNode.*buffersize"):
+        await bob.map(abs, endless, needs=SMALL)
+    assert await bob.map(pow, [2, 3], endless, needs=SMALL)
+    assert await bob.map(abs, itertools.repeat(-1, 2), needs=SMALL) == [1, 1]
 
 
 async def test_an_asynchronous_iterable_is_read_as_it_comes(bob: Node) -> None:
@@ -108,7 +104,7 @@ async def test_an_asynchronous_iterable_is_read_as_it_comes(bob: Node) -> None:
             yield -number
 
     taken = []
-    async with asyncio.timeout(DEADLINE_S), aclosing(numbers()) as source:
+    async with aclosing(numbers()) as source:
         async for value in bob.map(abs, source, needs=SMALL, buffersize=8):
             taken.append(value)
             if len(taken) == 20:
@@ -130,10 +126,9 @@ async def test_a_call_takes_one_item_of_each_iterable(bob: Node) -> None:
     def progress(done: int, failed: int, total: int | None) -> None:
         totals.add(total)
 
-    async with asyncio.timeout(DEADLINE_S):
-        assert await bob.map(pow, itertools.count(2), [3, 2], needs=SMALL) == [8, 9]
-        powers = bob.map(pow, [2, 3, 4], [3, 2], [7, 7], needs=SMALL, progress=progress)
-        assert await powers == [1, 2]
+    assert await bob.map(pow, itertools.count(2), [3, 2], needs=SMALL) == [8, 9]
+    powers = bob.map(pow, [2, 3, 4], [3, 2], [7, 7], needs=SMALL, progress=progress)
+    assert await powers == [1, 2]
     assert totals == {2}
 
 
@@ -146,11 +141,10 @@ async def test_what_the_iterable_raises_is_raised(bob: Node) -> None:
         yield 1
         raise LookupError("no more")
 
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(LookupError, match="no more"):
-            await bob.map(abs, broken(), needs=SMALL)
-        with pytest.raises(LookupError, match="no more"):
-            await bob.map(abs, also_broken(), needs=SMALL)
+    with pytest.raises(LookupError, match="no more"):
+        await bob.map(abs, broken(), needs=SMALL)
+    with pytest.raises(LookupError, match="no more"):
+        await bob.map(abs, also_broken(), needs=SMALL)
 
 
 async def test_a_failure_comes_in_its_place(bob: Node) -> None:
@@ -160,9 +154,8 @@ async def test_a_failure_comes_in_its_place(bob: Node) -> None:
         async for value in bob.map(divide, [1, 2, 0, 4], needs=SMALL, attempts=1):
             got.append(value)
 
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(ZeroDivisionError) as raised:
-            await take()
+    with pytest.raises(ZeroDivisionError) as raised:
+        await take()
     assert got == [1.0, 0.5]
     assert isinstance(raised.value.__cause__, RemoteTraceback)
 
@@ -180,20 +173,18 @@ async def test_whoever_stops_half_way_stops_what_runs(bob: Node) -> None:
     async def is_over() -> bool:
         return not runs(long)
 
-    async with asyncio.timeout(DEADLINE_S):
-        async for _ in bob.map(sleep_as_a_program, ["0", long], needs=SMALL):
-            await until(sleeps)
-            break
-        await until(is_over)
+    async for _ in bob.map(sleep_as_a_program, ["0", long], needs=SMALL):
+        await until(sleeps)
+        break
+    await until(is_over)
 
 
 async def test_a_map_can_be_a_task_a_part_of_a_gathering_and_be_timed_out(bob: Node) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        one = asyncio.create_task(bob.map(abs, [-1], needs=SMALL))
-        both = await asyncio.gather(bob.map(abs, [-2], needs=SMALL), one)
-        assert list(both) == [[2], [1]]
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(bob.map(time.sleep, [600], needs=SMALL), 0.3)
+    one = asyncio.create_task(bob.map(abs, [-1], needs=SMALL))
+    both = await asyncio.gather(bob.map(abs, [-2], needs=SMALL), one)
+    assert list(both) == [[2], [1]]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(bob.map(time.sleep, [600], needs=SMALL), 0.3)
 
 
 async def test_a_look_ahead_of_nothing_is_refused(bob: Node) -> None:

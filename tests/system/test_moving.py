@@ -1,6 +1,5 @@
 """Tasks that move on real nodes: as their submitter asks, and as their worker leaves."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Generator
@@ -24,7 +23,7 @@ from formation_p2p import (
 )
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.network import gate_at, sees
 from tests.support.nodes import OpenNode
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
@@ -61,7 +60,6 @@ def not_a_generator(last: None) -> None:
 
 async def test_tasks_go_on_elsewhere_as_they_are_asked_to(tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invitation,
         Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice,
         Node.join(invitation(), home=tmp_path / "carol", listen=LISTEN) as carol,

@@ -53,7 +53,7 @@ from formation_p2p.peer.shell import Shell
 from formation_p2p.workload.core.checkpoint import Checkpoint, inline
 from formation_p2p.workload.core.work import Task
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
+from tests.support.network import SmallNetwork, runs, small_network
 from tests.support.parcels import a_packer
 from tests.support.waiting import until
 
@@ -73,15 +73,13 @@ def divide(by: int) -> float:
 
 
 async def test_map_gives_the_results_in_order(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        assert await small.bob.map(divide, [1, 2, 4], needs=SMALL) == [1.0, 0.5, 0.25]
-        assert await small.bob.map(divide, []) == []
+    assert await small.bob.map(divide, [1, 2, 4], needs=SMALL) == [1.0, 0.5, 0.25]
+    assert await small.bob.map(divide, []) == []
 
 
 async def test_map_raises_what_the_function_raised_with_its_traceback(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(ZeroDivisionError, match="division by zero") as raised:
-            await small.bob.map(divide, [1, 0], needs=SMALL, attempts=1)
+    with pytest.raises(ZeroDivisionError, match="division by zero") as raised:
+        await small.bob.map(divide, [1, 0], needs=SMALL, attempts=1)
     where = raised.value.__cause__
     assert isinstance(where, RemoteTraceback)
     assert "in divide" in str(where)
@@ -89,35 +87,32 @@ async def test_map_raises_what_the_function_raised_with_its_traceback(small: Sma
 
 
 async def test_a_failing_task_is_tried_as_often_as_was_asked(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        job = await small.bob.submit(
-            ProcessSpec(("sh", "-c", "echo no >&2; exit 3")), needs=SMALL, attempts=2
-        )
-        (result,) = await job
+    job = await small.bob.submit(
+        ProcessSpec(("sh", "-c", "echo no >&2; exit 3")), needs=SMALL, attempts=2
+    )
+    (result,) = await job
     assert (result.status, result.attempts, len(result.reasons)) == ("failed", 2, 2)
     assert "no" in result.reasons[-1].why
 
 
 async def test_what_nobody_can_run_fails_and_says_why_for_each_worker(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(Unplaceable, match="memory") as raised:
-            await small.bob.map(divide, [1], needs="memory=1TiB")
+    with pytest.raises(Unplaceable, match="memory") as raised:
+        await small.bob.map(divide, [1], needs="memory=1TiB")
     assert list(raised.value.reasons) == [small.alice.peer_id]
 
 
 async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(
     small: SmallNetwork,
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        job = await small.bob.submit(ProcessSpec(("echo", "hello")), needs=SMALL)
-        events = [event async for event in job.events()]
-        with pytest.raises(InvalidInput, match="they are read already"):
-            await anext(job.events())
-        story = await job.story()
-        assert await small.bob.story(job.tasks[0].task_id) == story
-        with pytest.raises(InvalidInput, match="7 is none of the 1 of this job"):
-            await job.story(7)
-        assert await small.bob.story("unknown/0") == ()
+    job = await small.bob.submit(ProcessSpec(("echo", "hello")), needs=SMALL)
+    events = [event async for event in job.events()]
+    with pytest.raises(InvalidInput, match="they are read already"):
+        await anext(job.events())
+    story = await job.story()
+    assert await small.bob.story(job.tasks[0].task_id) == story
+    with pytest.raises(InvalidInput, match="7 is none of the 1 of this job"):
+        await job.story(7)
+    assert await small.bob.story("unknown/0") == ()
     assert [step.step for step in story][-1] is StoryStep.SUCCEEDED
     assert {step.peer for step in story if step.step is StoryStep.SENT} == {small.alice.peer_id}
     assert isinstance(events[0], TaskPlaced)
@@ -129,15 +124,12 @@ async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(
 
 
 async def test_output_arrives_while_the_task_still_runs(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        job = await small.bob.submit(
-            ProcessSpec(("sh", "-c", "echo first; sleep 600")), needs=SMALL
-        )
-        async for event in job.events():
-            if isinstance(event, TaskPrinted):
-                assert event.data == b"first\n"
-                job.cancel()
-        (result,) = await job
+    job = await small.bob.submit(ProcessSpec(("sh", "-c", "echo first; sleep 600")), needs=SMALL)
+    async for event in job.events():
+        if isinstance(event, TaskPrinted):
+            assert event.data == b"first\n"
+            job.cancel()
+    (result,) = await job
     assert result.status == "cancelled"
 
 
@@ -165,39 +157,35 @@ async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
     async def is_over() -> bool:
         return not runs(long)
 
-    async with asyncio.timeout(DEADLINE_S):
-        awaiting = asyncio.create_task(awaits())
-        await until(sleeps)
-        awaiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await awaiting
-        await until(is_over)
+    awaiting = asyncio.create_task(awaits())
+    await until(sleeps)
+    awaiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await awaiting
+    await until(is_over)
 
 
 async def test_whoever_waits_for_results_alone_cancels_nothing(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        job = await small.bob.submit(ProcessSpec(("true",)), needs=SMALL)
-        waiting = asyncio.ensure_future(job.results())
-        await asyncio.sleep(0)  # it waits
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        (result,) = await job
+    job = await small.bob.submit(ProcessSpec(("true",)), needs=SMALL)
+    waiting = asyncio.ensure_future(job.results())
+    await asyncio.sleep(0)  # it waits
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    (result,) = await job
     assert result.status == "succeeded"
 
 
 async def test_run_brings_back_the_output_of_one_command(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        result = await small.bob.run([sys.executable, "-c", "print(6 * 7)"], needs=SMALL)
-        with pytest.raises(TaskFailed, match="exit"):
-            await small.bob.run(["false"], needs=SMALL)
+    result = await small.bob.run([sys.executable, "-c", "print(6 * 7)"], needs=SMALL)
+    with pytest.raises(TaskFailed, match="exit"):
+        await small.bob.run(["false"], needs=SMALL)
     assert (result.exit_code, result.stdout_tail) == (0, b"42\n")
 
 
 async def test_explain_ranks_who_could_and_says_why_not_the_others(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        could = await small.bob.explain("label.region=eu,driver=python")
-        could_not = await small.bob.explain("label.region=us")
+    could = await small.bob.explain("label.region=eu,driver=python")
+    could_not = await small.bob.explain("label.region=us")
     assert [ranked.profile.peer_id for ranked in could.ranked] == [small.alice.peer_id]
     assert [str(why) for _, why in could_not.rejected] == [
         "label.region: needs the label region=us, has region=eu"
@@ -205,18 +193,17 @@ async def test_explain_ranks_who_could_and_says_why_not_the_others(small: SmallN
 
 
 async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        async with Node.join(small.invite, home=small.folder / "carol", listen=LISTEN) as carol:
-            await carol.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
+    async with Node.join(small.invite, home=small.folder / "carol", listen=LISTEN) as carol:
+        await carol.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
 
-            async def both() -> bool:
-                return len(await small.bob.workers()) == 2
+        async def both() -> bool:
+            return len(await small.bob.workers()) == 2
 
-            await until(both)
-            job = await carol.submit(ProcessSpec(("sleep", "600")), needs=SMALL)
-        with pytest.raises(NodeClosed):
-            await job
-        assert [p.peer_id for p in await small.bob.workers()] == [small.alice.peer_id]
+        await until(both)
+        job = await carol.submit(ProcessSpec(("sleep", "600")), needs=SMALL)
+    with pytest.raises(NodeClosed):
+        await job
+    assert [p.peer_id for p in await small.bob.workers()] == [small.alice.peer_id]
 
 
 async def test_of_two_offers_at_once_one_is_taken(small: SmallNetwork) -> None:
@@ -230,11 +217,10 @@ async def test_of_two_offers_at_once_one_is_taken(small: SmallNetwork) -> None:
 
 
 async def test_a_worker_offers_only_the_drivers_it_was_started_with(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(InvalidInput, match="not installed"):
-            await small.bob.worker(drivers=["quantum"])
-        with pytest.raises(InvalidInput, match="does not run"):
-            await small.bob.map(divide, [1], needs="driver=process")
+    with pytest.raises(InvalidInput, match="not installed"):
+        await small.bob.worker(drivers=["quantum"])
+    with pytest.raises(InvalidInput, match="does not run"):
+        await small.bob.map(divide, [1], needs="driver=process")
 
 
 class Sleep:
@@ -256,38 +242,35 @@ class Sleep:
 
 
 async def test_a_driver_of_ones_own_runs_work_of_ones_own(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        job = await small.bob.submit(Sleep(), needs=SMALL)
-        (nobody,) = await job
-        assert nobody.status == "unplaceable"
-        async with Node.join(small.invite, home=small.folder / "carol", listen=LISTEN) as carol:
-            await carol.worker(drivers={"sleep": Sleep})
+    job = await small.bob.submit(Sleep(), needs=SMALL)
+    (nobody,) = await job
+    assert nobody.status == "unplaceable"
+    async with Node.join(small.invite, home=small.folder / "carol", listen=LISTEN) as carol:
+        await carol.worker(drivers={"sleep": Sleep})
 
-            async def known() -> bool:
-                return bool((await small.bob.explain("driver=sleep")).ranked)
+        async def known() -> bool:
+            return bool((await small.bob.explain("driver=sleep")).ranked)
 
-            await until(known)
-            (slept,) = await (await small.bob.submit(Sleep(), needs=SMALL))
+        await until(known)
+        (slept,) = await (await small.bob.submit(Sleep(), needs=SMALL))
     assert (slept.status, slept.result) == ("succeeded", b"slept 0.01")
 
 
 async def test_results_that_are_no_plain_data_need_trust(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        job = await small.bob.submit(ProcessSpec(("true",)), needs=SMALL)
-        (done,) = await job
-        assert done.status == "succeeded"
-        paths = await small.bob.map(Path, ["a"], needs=SMALL, trust_results=True)
+    job = await small.bob.submit(ProcessSpec(("true",)), needs=SMALL)
+    (done,) = await job
+    assert done.status == "succeeded"
+    paths = await small.bob.map(Path, ["a"], needs=SMALL, trust_results=True)
     assert paths == [Path("a")]
 
 
 async def test_what_is_submitted_while_the_node_is_closed_is_refused(small: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        dave = await Node.join(small.invite, home=small.folder / "dave", listen=())
-        closing = asyncio.ensure_future(dave.close())
-        await asyncio.sleep(0)
-        with pytest.raises(NodeClosed, match="being closed"):
-            await dave.submit(ProcessSpec(("true",)), needs=SMALL)
-        await asyncio.gather(closing, dave.close())
+    dave = await Node.join(small.invite, home=small.folder / "dave", listen=())
+    closing = asyncio.ensure_future(dave.close())
+    await asyncio.sleep(0)
+    with pytest.raises(NodeClosed, match="being closed"):
+        await dave.submit(ProcessSpec(("true",)), needs=SMALL)
+    await asyncio.gather(closing, dave.close())
 
 
 async def test_a_home_in_no_network_cannot_be_entered(tmp_path: Path) -> None:
@@ -307,8 +290,7 @@ async def test_scripts_have_the_same_without_await(small: SmallNetwork) -> None:
                 node.run(["false"], needs=SMALL)
             return halves, len(events), result.status
 
-    async with asyncio.timeout(DEADLINE_S):
-        halves, events, status = await asyncio.to_thread(script)
+    halves, events, status = await asyncio.to_thread(script)
     assert (halves, status) == ([0.5], "succeeded")
     assert events >= 3
 
@@ -316,9 +298,8 @@ async def test_scripts_have_the_same_without_await(small: SmallNetwork) -> None:
 async def test_value_of_reads_one_result_of_a_job(small: SmallNetwork) -> None:
     from formation_p2p import python_calls
 
-    async with asyncio.timeout(DEADLINE_S):
-        job = await small.bob.submit(python_calls(divide, [4, 0]), needs=SMALL, attempts=1)
-        good, bad = await job
+    job = await small.bob.submit(python_calls(divide, [4, 0]), needs=SMALL, attempts=1)
+    good, bad = await job
     assert value_of(good) == 0.25
     with pytest.raises(ZeroDivisionError):
         value_of(bad)
@@ -333,10 +314,7 @@ async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_not
         raise KeyError("a fault of ours")
 
     state = small.folder / "jobs.db"
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        Node.join(small.invite, home=small.folder / "dave", listen=(), state=state) as dave,
-    ):
+    async with Node.join(small.invite, home=small.folder / "dave", listen=(), state=state) as dave:
         for node in (small.bob, dave):
             with monkeypatch.context() as patched:
                 patched.setattr(Finder, "find", fails)
@@ -439,10 +417,7 @@ async def test_all_that_is_told_together_wakes_the_loop_once(
 
 
 async def test_a_node_goes_by_its_name_and_a_task_finds_it_by_that(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        small_network(tmp_path, alice={"name": "kitchen"}) as world,
-    ):
+    async with small_network(tmp_path, alice={"name": "kitchen"}) as world:
         (alice,) = await world.bob.workers()
         assert (alice.name, world.alice.name) == ("kitchen", "kitchen")
         assert world.bob.name == host_name()

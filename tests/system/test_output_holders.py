@@ -18,9 +18,9 @@ from formation_p2p import (
 from formation_p2p.core.effects import Moment
 from formation_p2p.jobs.core.fetch import OutputsCopied
 from formation_p2p.jobs.core.job_events import JobEvent, TaskReopened
-from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.network import gate_at, sees
 from tests.support.nodes import OpenNode
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 from tests.support.worker_processes import working
 
 NEEDS = "cpu=0.5,memory=128MiB"
@@ -45,7 +45,7 @@ async def test_another_life_of_the_submitter_has_the_place_of_a_lost_holder_fill
         if isinstance(event, OutputsCopied):
             told.append(event)
 
-    async with asyncio.timeout(2 * DEADLINE_S), gate_at(tmp_path) as invitation:
+    async with gate_at(tmp_path) as invitation:
         with ExitStack() as workers:
             options = ("--sandbox", "off")
             running = await working(tmp_path, invitation, WORKERS, workers, options)
@@ -64,7 +64,7 @@ async def test_another_life_of_the_submitter_has_the_place_of_a_lost_holder_fill
             again = OpenNode.join(home=home, listen=(), state=state)
             async with OpenNode(replace(again.config, observers=(see,))) as bob:
                 # Others are asked half a minute after one was found to be gone.
-                await until(lambda: told and len(told[-1].holders) == 2, within_s=DEADLINE_S)
+                await until(lambda: told and len(told[-1].holders) == 2, within_s=HANGS_S)
                 third = {each.peer_id for each in told[-1].holders} - {maker}
                 assert not third & {other}
                 # What the first two had is gone.
@@ -91,7 +91,7 @@ async def test_a_worker_that_leaves_has_what_it_holds_held_elsewhere(tmp_path: P
         if isinstance(event, OutputsCopied):
             told.append(event)
 
-    async with asyncio.timeout(2 * DEADLINE_S), gate_at(tmp_path) as invitation:
+    async with gate_at(tmp_path) as invitation:
         with ExitStack() as workers:
             options = ("--sandbox", "off")
             running = await working(tmp_path, invitation, (*WORKERS, "fred"), workers, options)

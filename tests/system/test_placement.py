@@ -24,7 +24,7 @@ from formation_p2p import (
 )
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.network import gate_at, sees
 
 NEEDS = "cpu=1,memory=64MiB"
 TRUE = ProcessSpec(("true",))
@@ -48,7 +48,6 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     tmp_path = tmp_path_factory.mktemp("placement")
     limits = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
     async with (
-        asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
         Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
         Node.join(invite(), home=tmp_path / "carol", listen=LISTEN) as carol,

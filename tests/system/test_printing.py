@@ -11,7 +11,7 @@ import pytest
 from formation_p2p import Node, ProcessSpec
 from formation_p2p.api.map import Mapped
 from formation_p2p.core.identity import shown_peer
-from tests.support.network import DEADLINE_S, SmallNetwork, runs
+from tests.support.network import SmallNetwork, runs
 from tests.support.waiting import until
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
@@ -36,41 +36,36 @@ async def test_calls_print_here_when_asked_to(
     small: SmallNetwork, capsys: pytest.CaptureFixture[str]
 ) -> None:
     who = prefix(small)
-    async with asyncio.timeout(DEADLINE_S):
-        assert await small.bob.map(says, range(2), needs=SMALL) == [0, 1]
-        assert capsys.readouterr() == ("", "")
-        assert await small.bob.map(says, range(2), needs=SMALL, show_output=True) == [0, 1]
-        out, err = capsys.readouterr()
-        lines = [f"{who}call 0", f"{who}call 1", f"{who}no end", f"{who}no end"]
-        assert sorted(out.splitlines()) == lines
-        assert sorted(err.splitlines()) == [f"{who}oops 0", f"{who}oops 1"]
-        with small.bob.executor(needs=SMALL, show_output=True) as pool:
-            assert await asyncio.wrap_future(pool.submit(says, 7)) == 7
-            assert capsys.readouterr().out == f"{who}call 7\n{who}no end\n", "before the result"
-        job = await small.bob.submit(ProcessSpec(("echo", "hi")), needs=SMALL, show_output=True)
-        await job
-        assert capsys.readouterr().out == f"{who}hi\n"
+    assert await small.bob.map(says, range(2), needs=SMALL) == [0, 1]
+    assert capsys.readouterr() == ("", "")
+    assert await small.bob.map(says, range(2), needs=SMALL, show_output=True) == [0, 1]
+    out, err = capsys.readouterr()
+    lines = [f"{who}call 0", f"{who}call 1", f"{who}no end", f"{who}no end"]
+    assert sorted(out.splitlines()) == lines
+    assert sorted(err.splitlines()) == [f"{who}oops 0", f"{who}oops 1"]
+    with small.bob.executor(needs=SMALL, show_output=True) as pool:
+        assert await asyncio.wrap_future(pool.submit(says, 7)) == 7
+        assert capsys.readouterr().out == f"{who}call 7\n{who}no end\n", "before the result"
+    job = await small.bob.submit(ProcessSpec(("echo", "hi")), needs=SMALL, show_output=True)
+    await job
+    assert capsys.readouterr().out == f"{who}hi\n"
 
 
 async def test_prompts_show_what_calls_print_unless_told_not_to(
     small: SmallNetwork, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    async with asyncio.timeout(DEADLINE_S):
-        await small.bob.map(says, [1], needs=SMALL)
-        assert f"{prefix(small)}call 1\n" in capsys.readouterr().out
-        await small.bob.map(says, [1], needs=SMALL, show_output=False)
-        assert capsys.readouterr() == ("", "")
+    await small.bob.map(says, [1], needs=SMALL)
+    assert f"{prefix(small)}call 1\n" in capsys.readouterr().out
+    await small.bob.map(says, [1], needs=SMALL, show_output=False)
+    assert capsys.readouterr() == ("", "")
 
 
 async def test_jobs_that_are_kept_print_as_well(
     small: SmallNetwork, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = small.folder / "jobs.db"
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        Node.join(small.invite, home=small.folder / "dave", listen=(), state=state) as dave,
-    ):
+    async with Node.join(small.invite, home=small.folder / "dave", listen=(), state=state) as dave:
         await (await dave.submit(ProcessSpec(("echo", "hi")), needs=SMALL, show_output=True))
     assert capsys.readouterr().out == f"{prefix(small)}hi\n"
 
@@ -87,25 +82,24 @@ async def test_progress_counts_to_the_end(
     def progress(done: int, failed: int, total: int | None) -> None:
         said.append((done, failed, total))
 
-    async with asyncio.timeout(DEADLINE_S):
-        await small.bob.map(divide, range(1, 11), needs=SMALL, progress=progress)
-        assert said[0] == (0, 0, 10)
-        assert said[-1] == (10, 0, 10)
-        assert said == sorted(said)
-        streamed: list[tuple[int, int, int | None]] = []
-        stream = small.bob.map(
-            divide,
-            iter(range(1, 4)),
-            needs=SMALL,
-            progress=lambda *numbers: streamed.append(numbers),
-        )
-        assert len([value async for value in stream]) == 3
-        assert streamed[-1] == (3, 0, None)
-        await small.bob.map(divide, [1, 2], needs=SMALL, progress=True)
-        assert "formation: 2 of 2 done, 0 failed" in capsys.readouterr().err
-        with pytest.raises(ZeroDivisionError):
-            await small.bob.map(divide, [0], needs=SMALL, progress=True, attempts=1)
-        assert "formation: 0 of 1 done, 1 failed" in capsys.readouterr().err
+    await small.bob.map(divide, range(1, 11), needs=SMALL, progress=progress)
+    assert said[0] == (0, 0, 10)
+    assert said[-1] == (10, 0, 10)
+    assert said == sorted(said)
+    streamed: list[tuple[int, int, int | None]] = []
+    stream = small.bob.map(
+        divide,
+        iter(range(1, 4)),
+        needs=SMALL,
+        progress=lambda *numbers: streamed.append(numbers),
+    )
+    assert len([value async for value in stream]) == 3
+    assert streamed[-1] == (3, 0, None)
+    await small.bob.map(divide, [1, 2], needs=SMALL, progress=True)
+    assert "formation: 2 of 2 done, 0 failed" in capsys.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        await small.bob.map(divide, [0], needs=SMALL, progress=True, attempts=1)
+    assert "formation: 0 of 1 done, 1 failed" in capsys.readouterr().err
 
 
 def waits(program: str) -> None:
@@ -120,21 +114,20 @@ async def test_progress_is_not_told_after_a_map_has_ended(small: SmallNetwork) -
     def progress(done: int, failed: int, total: int | None) -> None:
         said.append((done, failed, total))
 
-    async with asyncio.timeout(DEADLINE_S):
-        mapping = asyncio.create_task(
-            _of(small.bob.map(waits, [long] * 3, needs=SMALL, progress=progress))
-        )
+    mapping = asyncio.create_task(
+        _of(small.bob.map(waits, [long] * 3, needs=SMALL, progress=progress))
+    )
+    await until(lambda: runs(long))
+    mapping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await mapping
+    await until(lambda: not runs(long))
+    async for _ in small.bob.map(waits, ["", long, long], needs=SMALL, progress=progress):
         await until(lambda: runs(long))
-        mapping.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await mapping
-        await until(lambda: not runs(long))
-        async for _ in small.bob.map(waits, ["", long, long], needs=SMALL, progress=progress):
-            await until(lambda: runs(long))
-            break
-        await until(lambda: not runs(long))
-        # What the calls that were cancelled tell, the node has told before it answers this.
-        assert await small.bob.map(abs, [-1], needs=SMALL) == [1]
+        break
+    await until(lambda: not runs(long))
+    # What the calls that were cancelled tell, the node has told before it answers this.
+    assert await small.bob.map(abs, [-1], needs=SMALL) == [1]
     assert said == [(0, 0, 3), (0, 0, 3), (1, 0, 3)]
 
 
@@ -147,7 +140,6 @@ async def test_what_ones_own_progress_raises_is_raised(small: SmallNetwork) -> N
         if done:
             raise LookupError("the bar is gone")
 
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(LookupError, match="the bar is gone"):
-            await small.bob.map(divide, [1, 2, 3], needs=SMALL, progress=progress)
-        assert await small.bob.map(divide, [1], needs=SMALL) == [1.0]
+    with pytest.raises(LookupError, match="the bar is gone"):
+        await small.bob.map(divide, [1, 2, 3], needs=SMALL, progress=progress)
+    assert await small.bob.map(divide, [1], needs=SMALL) == [1.0]

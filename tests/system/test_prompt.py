@@ -11,8 +11,9 @@ from pathlib import Path
 from select import select
 from subprocess import Popen
 
-from tests.support.network import DEADLINE_S, small_network
+from tests.support.network import small_network
 from tests.support.programs import ROOT
+from tests.support.waiting import HANGS_S
 
 
 class Prompt:
@@ -24,7 +25,7 @@ class Prompt:
 
     def until(self, text: str) -> str:
         """What is shown up to a text, which must come."""
-        due_s = time.monotonic() + DEADLINE_S
+        due_s = time.monotonic() + HANGS_S
         while text not in self._shown:
             ready, _, _ = select([self._terminal], [], [], max(0.0, due_s - time.monotonic()))
             assert ready, f"{text!r} is not shown, but: {self._shown}"
@@ -53,7 +54,7 @@ def prompt() -> Iterator[Prompt]:
             started.until(">>> ")
             yield started
             os.write(ours, b"exit()\n")
-            assert program.wait(DEADLINE_S) == 0
+            assert program.wait(HANGS_S) == 0
         finally:
             program.kill()
             os.close(ours)

@@ -17,7 +17,7 @@ from formation_p2p import ProcessResult, ProcessSpec, Quorum, TaskPlaced, TaskRe
 from formation_p2p.machine.home import Home
 from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import started
-from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.network import gate_at, sees
 from tests.support.nodes import OpenNode
 from tests.support.programs import Program
 from tests.support.stillness import LEFT_S
@@ -64,7 +64,7 @@ class Electorate:
 
 @asynccontextmanager
 async def electorate(folder: Path) -> AsyncIterator[Electorate]:
-    async with asyncio.timeout(DEADLINE_S), gate_at(folder) as invitation:
+    async with gate_at(folder) as invitation:
         with ExitStack() as workers:
             options = ("--sandbox", "off")
             running = await working(folder, invitation, WORKERS, workers, options)
@@ -95,11 +95,10 @@ async def test_two_copies_run_side_by_side_and_no_third_where_they_agree(
 ) -> None:
     # Neither ends before the other has begun.
     waits = "until [ $(wc -l < marks) -ge 2 ]; do sleep 0.05; done; echo same"
-    async with asyncio.timeout(DEADLINE_S):
-        job = await voters.bob.submit(voters.task(waits), needs=NEEDS, quorum=AT_ONCE)
-        (result,) = await job
-        assert printed(result) == "same"
-        assert len({worker for worker, _ in voters.marks}) == len(voters.marks) == 2
+    job = await voters.bob.submit(voters.task(waits), needs=NEEDS, quorum=AT_ONCE)
+    (result,) = await job
+    assert printed(result) == "same"
+    assert len({worker for worker, _ in voters.marks}) == len(voters.marks) == 2
 
 
 async def test_a_slow_copy_is_overtaken_and_ended_once_two_others_agree(
@@ -107,25 +106,24 @@ async def test_a_slow_copy_is_overtaken_and_ended_once_two_others_agree(
 ) -> None:
     """The one case in which three are in flight. It takes a third worker that is leased and has
     nothing to do, which is a matter of chance: a job in which there is none is cancelled."""
-    async with asyncio.timeout(DEADLINE_S):
-        for number in range(8):
-            # The first copy of the last task does not end by itself.
-            slow = f'mkdir {number} 2> /dev/null && echo "$$" > {number}/pid && exec sleep 600'
-            work = [*[voters.task("echo same")] * 3, voters.task(f"{slow}; echo same")]
-            job = await voters.bob.submit(work, needs=NEEDS, quorum=AT_ONCE, speculate=True)
-            try:
-                async with asyncio.timeout(10):
-                    events = [each async for each in job.events()]
-                break
-            except TimeoutError:
-                job.cancel()
-                assert (await job)[-1].status == "cancelled"
-        assert [printed(each) for each in await job] == ["same"] * 4
-        placed = [each for each in events if isinstance(each, TaskPlaced)]
-        copies = [each.worker for each in placed if each.task_id == placed[-1].task_id]
-        assert len(set(copies)) == 3  # one that waits behind another may be placed once more
-        pid = int((voters.folder / f"{number}" / "pid").read_text())
-        await until(lambda: not psutil.pid_exists(pid))
+    for number in range(8):
+        # The first copy of the last task does not end by itself.
+        slow = f'mkdir {number} 2> /dev/null && echo "$$" > {number}/pid && exec sleep 600'
+        work = [*[voters.task("echo same")] * 3, voters.task(f"{slow}; echo same")]
+        job = await voters.bob.submit(work, needs=NEEDS, quorum=AT_ONCE, speculate=True)
+        try:
+            async with asyncio.timeout(10):
+                events = [each async for each in job.events()]
+            break
+        except TimeoutError:
+            job.cancel()
+            assert (await job)[-1].status == "cancelled"
+    assert [printed(each) for each in await job] == ["same"] * 4
+    placed = [each for each in events if isinstance(each, TaskPlaced)]
+    copies = [each.worker for each in placed if each.task_id == placed[-1].task_id]
+    assert len(set(copies)) == 3  # one that waits behind another may be placed once more
+    pid = int((voters.folder / f"{number}" / "pid").read_text())
+    await until(lambda: not psutil.pid_exists(pid))
 
 
 async def test_a_worker_that_lies_is_outvoted_and_reported(tmp_path: Path) -> None:
@@ -177,29 +175,28 @@ async def test_a_worker_that_is_killed_amid_the_copies_costs_its_copy_alone(tmp_
 async def test_a_submitter_that_restarts_counts_each_copy_once(
     voters: Electorate, script: str
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        home, state, job = (voters.folder / name for name in ("erin", "jobs.db", "job.toml"))
-        Home(home).join(parse_invite(voters.invite()))
-        options = f'quorum = "{AT_ONCE}"\nneeds = "{NEEDS}"'
-        job.write_text(f"{options}\n[[task]]\nargv = {json.dumps(voters.argv(script))}\n")
-        with started(home, "submit", str(job), "--state", str(state), "--json") as submitter:
-            await until(lambda: len(voters.marks) == 2)
-            # They are told once they are on the disk. What is not, the next one places again.
-            await until(lambda: submitter.output.count('"placed"') == 2)
-            if "first" in script:
-                await asyncio.to_thread(submitter.line_with, '"answered"')
-            dead_since_s = time.monotonic()
-            submitter.process.kill()
-            await asyncio.to_thread(submitter.ended)
-        (voters.folder / "go").touch()
-        with started(home, "resume", "--state", str(state), "--json") as again:
-            await asyncio.to_thread(again.line_with, '"placed"')
-            (voters.folder / "later").touch()
-            assert await asyncio.to_thread(again.ended) == 0, again.output
-        told = [json.loads(line) for line in again.lines if line.startswith("{")]
-        answered = [x["worker"] for x in told if x["event"] == "answered"]
-        assert len(answered) == len(set(answered)) == 1
-        assert [x["worker"] for x in told if x["event"] == "succeeded"] == answered
-        # Where the next one takes longer to begin, the leases end, and what ran under them.
-        late = time.monotonic() - dead_since_s > LEFT_S
-        assert len({worker for worker, _ in voters.marks}) == len(voters.marks) == 2 or late
+    home, state, job = (voters.folder / name for name in ("erin", "jobs.db", "job.toml"))
+    Home(home).join(parse_invite(voters.invite()))
+    options = f'quorum = "{AT_ONCE}"\nneeds = "{NEEDS}"'
+    job.write_text(f"{options}\n[[task]]\nargv = {json.dumps(voters.argv(script))}\n")
+    with started(home, "submit", str(job), "--state", str(state), "--json") as submitter:
+        await until(lambda: len(voters.marks) == 2)
+        # They are told once they are on the disk. What is not, the next one places again.
+        await until(lambda: submitter.output.count('"placed"') == 2)
+        if "first" in script:
+            await asyncio.to_thread(submitter.line_with, '"answered"')
+        dead_since_s = time.monotonic()
+        submitter.process.kill()
+        await asyncio.to_thread(submitter.ended)
+    (voters.folder / "go").touch()
+    with started(home, "resume", "--state", str(state), "--json") as again:
+        await asyncio.to_thread(again.line_with, '"placed"')
+        (voters.folder / "later").touch()
+        assert await asyncio.to_thread(again.ended) == 0, again.output
+    told = [json.loads(line) for line in again.lines if line.startswith("{")]
+    answered = [x["worker"] for x in told if x["event"] == "answered"]
+    assert len(answered) == len(set(answered)) == 1
+    assert [x["worker"] for x in told if x["event"] == "succeeded"] == answered
+    # Where the next one takes longer to begin, the leases end, and what ran under them.
+    late = time.monotonic() - dead_since_s > LEFT_S
+    assert len({worker for worker, _ in voters.marks}) == len(voters.marks) == 2 or late

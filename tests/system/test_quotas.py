@@ -21,10 +21,9 @@ from formation_p2p.trust.core.quota import Quota
 from tests.support.commands import formation
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at
-from tests.support.waiting import HANGS_S, until
+from tests.support.waiting import until
 
 # A lease comes up for renewal after 7 s; two incarnations of alice and starting them come on top.
-DEADLINE_S = HANGS_S
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
 NEEDS = "cpu=1,memory=64MiB"
@@ -49,7 +48,7 @@ async def end_of(bob: Node, *argv: str) -> str | None:
 
 async def test_explain_tells_where_and_when_a_grant_is_good(tmp_path: Path) -> None:
     other_day = parse_hours(f"{_DAYS[(time.gmtime().tm_wday + 3) % 7]} 00:00-24:00")
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invite:
+    async with gate_at(tmp_path) as invite:
         for name, limits in (
             ("bob", {"labels": frozenset({("site", "lab")})}),
             ("dave", {"hours": other_day}),
@@ -90,7 +89,7 @@ async def test_a_quota_outlives_the_worker_that_counts_it(
     def joins(name: str, invite: Callable[[], str]) -> Node:
         return Node.join(invite(), home=tmp_path / name, listen=LISTEN)
 
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invite:
+    async with gate_at(tmp_path) as invite:
         bobs = Home(tmp_path / "gate").invite(rights)
         async with Node.join(bobs, home=tmp_path / "bob", listen=()) as bob:
             async with joins("alice", invite) as alice:
@@ -127,7 +126,7 @@ async def test_a_quota_outlives_the_worker_that_counts_it(
 
 async def test_usage_shows_what_is_handed_out_in_the_network(tmp_path: Path) -> None:
     rights = Rights(int(time.time()) + 3600, quota=Quota(cpu_milli_hours=100_000))
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invite:
+    async with gate_at(tmp_path) as invite:
         bobs = Home(tmp_path / "gate").invite(rights)
         async with (
             Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,

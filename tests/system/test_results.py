@@ -1,6 +1,5 @@
 """Results of science, from a worker of the network to its caller."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.support.network import DEADLINE_S, small_network
+from tests.support.network import small_network
 
 NEEDS = "cpu=1,memory=1GiB"
 
@@ -27,7 +26,7 @@ class TooSmall(ValueError):
 
 
 async def test_results_of_science_and_own_exceptions_come_back(tmp_path: Path) -> None:
-    async with small_network(tmp_path) as world, asyncio.timeout(DEADLINE_S):
+    async with small_network(tmp_path) as world:
         (read,) = await world.bob.map(measure, [3], needs=NEEDS)
         with pytest.raises(TooSmall, match="-1 is too small") as raised:
             await world.bob.map(measure, [-1], needs=NEEDS, attempts=1)

@@ -21,10 +21,10 @@ from formation_p2p.trust.core.grants import Rights
 from formation_p2p.trust.core.network import parse_invite
 from tests.support.commands import LOOPBACK, Done, formation, started
 from tests.support.forked import Forked
-from tests.support.programs import DEADLINE_S, Program
+from tests.support.programs import Program
 from tests.support.state_world import all_done, job_of
 from tests.support.stillness import LEFT_S
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANGS_S, wait_until
 
 KILLS = 5
 TASKS = 80
@@ -291,7 +291,7 @@ def test_what_a_failed_attempt_has_printed_is_taken_back(carol: Path, tmp_path: 
     def ended(mark: str, out: int, err: IO[bytes]) -> tuple[int, bytes]:
         with Path(os.devnull).open() as nothing:
             files = (nothing.fileno(), out, err.fileno())
-            code = Forked([*argv, mark], env, tmp_path, files).wait(DEADLINE_S)
+            code = Forked([*argv, mark], env, tmp_path, files).wait(HANGS_S)
         err.seek(0)
         return code, err.read()
 
@@ -322,7 +322,7 @@ def test_outputs_come_where_the_job_was_asked_to_put_them(carol: Path, tmp_path:
         wait_until((tmp_path / "ran").exists)
     finally:
         scheduler.kill()
-        scheduler.wait(DEADLINE_S)
+        scheduler.wait(HANGS_S)
     job = job_file(tmp_path, "echo one; touch began; until [ -e go ]; do sleep 0.1; done")
     with started(
         carol, "submit", str(job), "--state", str(state), "--out-dir", str(out)

@@ -40,10 +40,10 @@ from formation_p2p.peer.shell import Shell
 from formation_p2p.state.journal import Journal, JournalParameters
 from formation_p2p.state.state import Retention, State
 from formation_p2p.workload.core.process import ProcessResult
-from tests.support.network import DEADLINE_S, SmallNetwork
+from tests.support.network import SmallNetwork
 from tests.support.nodes import OpenNode
 from tests.support.stillness import LEFT_S
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 SMALL = "cpu=0.5,memory=64MiB"
 
@@ -250,7 +250,7 @@ async def test_a_job_that_a_new_shell_found_on_the_disk_is_not_begun_twice(
         def crash(self: State, job: Job) -> None:
             save(self, job)
             bob.crash()
-            assert again.wait(DEADLINE_S)
+            assert again.wait(HANGS_S)
 
         monkeypatch.setattr(State, "save_job", crash)
         monkeypatch.setattr(DurableJobs, "resume", resume)
@@ -330,20 +330,20 @@ async def test_a_submission_that_is_cancelled_leaves_nothing(
 
     def slow(self: State, job: Job) -> None:
         begun.set()
-        assert cancelled.wait(DEADLINE_S)
+        assert cancelled.wait(HANGS_S)
         save(self, job)
         saved.set()
 
     monkeypatch.setattr(State, "save_job", slow)
     async with world.bob() as bob:
         submitting = asyncio.ensure_future(bob.submit(sh("echo no"), needs=SMALL))
-        assert await asyncio.to_thread(begun.wait, DEADLINE_S)
+        assert await asyncio.to_thread(begun.wait, HANGS_S)
         submitting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await submitting
         assert bob.jobs() == ()
         cancelled.set()
-        await asyncio.to_thread(saved.wait, DEADLINE_S)
+        await asyncio.to_thread(saved.wait, HANGS_S)
 
         async def forgotten() -> bool:
             return await bob.kept() == ()

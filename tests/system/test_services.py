@@ -18,7 +18,6 @@ from formation_p2p.features.services.host.router import Listing
 from formation_p2p.peer.shell import Shell
 from tests.support.http_program import HttpProgram, serving
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S
 from tests.support.nodes import OpenNode
 from tests.support.services import Notice, Replicas, Running
 from tests.support.waiting import until
@@ -90,11 +89,7 @@ async def a_program(tmp_path: Path) -> AsyncIterator[tuple[World, HttpProgram]]:
 
 
 async def test_requests_go_to_a_service_by_its_name(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        a_program(tmp_path) as (world, web),
-        world.caller.service("web") as service,
-    ):
+    async with a_program(tmp_path) as (world, web), world.caller.service("web") as service:
         assert (await service.get("/name")).text == "a"
         answer = await service.post("/echo", json={"why": "because"})
         assert (answer.status_code, answer.json()) == (200, {"why": "because"})
@@ -109,21 +104,13 @@ async def test_requests_go_to_a_service_by_its_name(tmp_path: Path) -> None:
 
 
 async def test_what_nothing_uses_takes_the_place_of_no_other(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        a_program(tmp_path) as (world, _),
-        world.caller.service("web") as service,
-    ):
+    async with a_program(tmp_path) as (world, _), world.caller.service("web") as service:
         await service.get("/name")
         await until(lambda: world.outstanding(0, "web") == 0)
 
 
 async def test_an_answer_comes_bit_by_bit_and_who_leaves_ends_it(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        a_program(tmp_path) as (world, web),
-        world.caller.service("web") as service,
-    ):
+    async with a_program(tmp_path) as (world, web), world.caller.service("web") as service:
         async with service.stream("GET", "/slow") as response:
             lines = response.aiter_lines()
             for _ in range(3):
@@ -134,11 +121,7 @@ async def test_an_answer_comes_bit_by_bit_and_who_leaves_ends_it(tmp_path: Path)
 
 
 async def test_a_request_that_is_cancelled_is_cancelled_at_the_replica(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        a_program(tmp_path) as (world, web),
-        world.caller.service("web") as service,
-    ):
+    async with a_program(tmp_path) as (world, web), world.caller.service("web") as service:
         asking = asyncio.create_task(service.get("/slow"))
         await until(lambda: web.requests)
         asking.cancel()
@@ -146,11 +129,7 @@ async def test_a_request_that_is_cancelled_is_cancelled_at_the_replica(tmp_path:
 
 
 async def test_only_what_does_no_harm_is_sent_again(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        a_program(tmp_path) as (world, web),
-        world.caller.service("web") as service,
-    ):
+    async with a_program(tmp_path) as (world, web), world.caller.service("web") as service:
         web.breaks = 2
         assert (await service.get("/break")).text == "a"
         web.breaks = 1
@@ -164,7 +143,6 @@ async def test_only_what_does_no_harm_is_sent_again(tmp_path: Path) -> None:
 
 async def test_requests_are_shared_and_none_fails_where_a_replica_goes(tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(DEADLINE_S),
         world_of(tmp_path) as world,
         serving(world.path(0, "web"), "a") as a,
         serving(world.path(1, "web"), "b") as b,
@@ -184,7 +162,6 @@ async def test_requests_are_shared_and_none_fails_where_a_replica_goes(tmp_path:
 
 async def test_a_sticky_client_comes_back(tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(DEADLINE_S),
         world_of(tmp_path) as world,
         serving(world.path(0, "web"), "a"),
         serving(world.path(1, "web"), "b"),
@@ -197,7 +174,7 @@ async def test_a_sticky_client_comes_back(tmp_path: Path) -> None:
 
 
 async def test_streams_and_ports_lead_there_for_whatever_it_speaks(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), world_of(tmp_path, workers=1) as world:
+    async with world_of(tmp_path, workers=1) as world:
 
         async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while line := await reader.readline():
@@ -230,11 +207,7 @@ async def test_streams_and_ports_lead_there_for_whatever_it_speaks(tmp_path: Pat
 
 
 async def test_a_stream_that_breaks_says_so(tmp_path: Path) -> None:
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        a_program(tmp_path) as (world, _),
-        world.caller.service("web") as service,
-    ):
+    async with a_program(tmp_path) as (world, _), world.caller.service("web") as service:
         connection = await service.connect()
         world.workers[0].crash()
         with pytest.raises(ServiceError, match="has broken"):
@@ -243,7 +216,7 @@ async def test_a_stream_that_breaks_says_so(tmp_path: Path) -> None:
 
 
 async def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), world_of(tmp_path, workers=1) as world:
+    async with world_of(tmp_path, workers=1) as world:
         with pytest.raises(InvalidInput, match="use up to 40 of a-z"):
             world.caller.service("No Service")
         async with world.caller.service("web", within_s=0.3) as service:

@@ -14,9 +14,9 @@ from formation_p2p.leases.core.messages import Offer, parse
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.trust.core.network import parse_invite
 from tests.support import stacks
-from tests.support.network import DEADLINE_S, small_network
+from tests.support.network import small_network
 from tests.support.squatter import squat
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANGS_S, wait_until
 
 ALL = Requirements(driver="process", cpu_milli=1000, memory_bytes=256 * MIB)
 EVERY_S = 0.02
@@ -39,7 +39,7 @@ def squatting(invite: str, address: str) -> Iterator[list[str]]:
         async with stacks.running(mallory):
             await squat(mallory, (alice,), ALL, grant, EVERY_S, over.is_set)
 
-    thread = threading.Thread(target=stacks.run, args=(story, DEADLINE_S))
+    thread = threading.Thread(target=stacks.run, args=(story, HANGS_S))
     thread.start()
     try:
         yield offers
@@ -51,7 +51,7 @@ def squatting(invite: str, address: str) -> Iterator[list[str]]:
 async def test_an_honest_job_is_done_while_a_squatter_asks(tmp_path: Path) -> None:
     """How soon, tests/unit/test_negotiation_squatter.py says, on a virtual clock."""
     limits = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
-    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=limits) as network:
+    async with small_network(tmp_path, limits=limits) as network:
         with squatting(network.invite, network.alice.addresses[0]) as offers:
             await asyncio.to_thread(wait_until, lambda: offers)
             # All is taken now, and from the second time on nothing is.

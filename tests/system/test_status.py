@@ -19,8 +19,8 @@ from formation_p2p.observe.status import MAX_READERS
 from formation_p2p.reach.circuit_settings import RelaySettings
 from formation_p2p.rpc.node_socket import MAX_CLIENTS
 from formation_p2p.rpc.wire import VERSION, asked, encoded, told
-from tests.support.network import DEADLINE_S, SmallNetwork, gate_at, small_network
-from tests.support.waiting import until
+from tests.support.network import SmallNetwork, gate_at, small_network
+from tests.support.waiting import HANGS_S, until
 
 SMALL = "cpu=0.5,memory=64MiB"
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ async def fresh(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
 
 def connected(home: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    client.settimeout(DEADLINE_S)
+    client.settimeout(HANGS_S)
     with reachable(home / "node-0.sock") as name:
         client.connect(name)
     return client
@@ -86,7 +86,7 @@ async def events(home: Path, job: str = "") -> list[dict[str, Any]]:
 def following(home: Path) -> socket.socket:
     question = {"job": "", "follow": True}
     socket_path = home / "node-0.sock"
-    return asked(socket_path, "events", question, greets_s=DEADLINE_S, answers_s=DEADLINE_S)
+    return asked(socket_path, "events", question, greets_s=HANGS_S, answers_s=HANGS_S)
 
 
 async def test_a_socket_far_down_in_folders_can_be_reached(tmp_path: Path) -> None:
@@ -100,21 +100,20 @@ async def test_a_socket_far_down_in_folders_can_be_reached(tmp_path: Path) -> No
 
 
 async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        sleeps = [ProcessSpec(("sleep", "600"))] * 8
-        job = await world.bob.submit(sleeps, needs=SMALL, name="naps", labels=[*"abcdefgh"])
+    sleeps = [ProcessSpec(("sleep", "600"))] * 8
+    job = await world.bob.submit(sleeps, needs=SMALL, name="naps", labels=[*"abcdefgh"])
 
-        async def four_run() -> bool:
-            status = await ask(world.folder / "alice", "status")
-            run = sum(each["in_flight"] for each in status["granted"])
-            return bool(run >= 4 and status["free"]["cpu_milli"] == 0)
+    async def four_run() -> bool:
+        status = await ask(world.folder / "alice", "status")
+        run = sum(each["in_flight"] for each in status["granted"])
+        return bool(run >= 4 and status["free"]["cpu_milli"] == 0)
 
-        await until(four_run)
-        bobs = await ask(world.folder / "bob", "status")
-        alices = await ask(world.folder / "alice", "status")
-        job.cancel()
-        await job
-        after = await ask(world.folder / "bob", "status")
+    await until(four_run)
+    bobs = await ask(world.folder / "bob", "status")
+    alices = await ask(world.folder / "alice", "status")
+    job.cancel()
+    await job
+    after = await ask(world.folder / "bob", "status")
     (shown,) = bobs["jobs"]
     assert (shown["job_id"], shown["name"], shown["tasks"]) == (job.job_id, "naps", 8)
     assert shown["waiting"] + shown["in_flight"] == 8
@@ -127,25 +126,23 @@ async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
 
 
 async def test_it_knows_the_workers_of_the_network(world: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        reported = await ask(world.folder / "bob", "known_workers")
+    reported = await ask(world.folder / "bob", "known_workers")
     assert [each["peer_id"] for each in reported["workers"]] == [world.alice.peer_id]
 
 
 async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(
     fresh: SmallNetwork,
 ) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        shout = ProcessSpec(("sh", "-c", "echo hello"))
-        first = await fresh.bob.submit(shout, needs=SMALL, labels=["shout"])
-        await first
-        late = await events(fresh.folder / "bob")
-        with await asyncio.to_thread(following, fresh.folder / "bob") as client:
-            second = await fresh.bob.submit(shout, needs=SMALL)
-            stays: list[dict[str, Any]] = []
-            while not stays or (stays[-1]["job"], stays[-1]["event"]) != (second.job_id, "ended"):
-                stays += (await asyncio.to_thread(told, client))["is"]
-        only = await events(fresh.folder / "bob", second.job_id)
+    shout = ProcessSpec(("sh", "-c", "echo hello"))
+    first = await fresh.bob.submit(shout, needs=SMALL, labels=["shout"])
+    await first
+    late = await events(fresh.folder / "bob")
+    with await asyncio.to_thread(following, fresh.folder / "bob") as client:
+        second = await fresh.bob.submit(shout, needs=SMALL)
+        stays: list[dict[str, Any]] = []
+        while not stays or (stays[-1]["job"], stays[-1]["event"]) != (second.job_id, "ended"):
+            stays += (await asyncio.to_thread(told, client))["is"]
+    only = await events(fresh.folder / "bob", second.job_id)
     assert [each["event"] for each in late if each["event"] != "began"] == [
         "placed",
         "printed",
@@ -159,7 +156,7 @@ async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(
 
 
 async def test_the_socket_is_its_owners_alone_and_goes_with_the_node(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path):
+    async with gate_at(tmp_path):
         door = tmp_path / "gate" / "node-0.sock"
         assert stat.S_IMODE(door.stat().st_mode) == 0o600
     assert not door.exists()
@@ -200,17 +197,16 @@ async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: SmallNetwork) 
             assert clients.enter_context(connected(home)).recv(1) == b""
             return all(is_there(each) for each in idlers)
 
-    async with asyncio.timeout(DEADLINE_S):
-        await asyncio.to_thread(crowd)
+    await asyncio.to_thread(crowd)
 
-        async def open_again() -> bool:
-            try:
-                return bool(await ask(world.folder / "bob", "status"))
-            except (LocalError, ValueError):
-                return False
+    async def open_again() -> bool:
+        try:
+            return bool(await ask(world.folder / "bob", "status"))
+        except (LocalError, ValueError):
+            return False
 
-        await until(open_again)
-        assert await world.bob.map(abs, [-1], needs=SMALL) == [1]
+    await until(open_again)
+    assert await world.bob.map(abs, [-1], needs=SMALL) == [1]
 
 
 async def test_one_who_leaves_amid_events_does_not_close_the_door(world: SmallNetwork) -> None:
@@ -220,15 +216,14 @@ async def test_one_who_leaves_amid_events_does_not_close_the_door(world: SmallNe
         status = await ask(world.folder / "bob", "status")
         return not status["jobs"]
 
-    async with asyncio.timeout(DEADLINE_S):
-        for follow in (True, False):
-            client = await asyncio.to_thread(connected, world.folder / "bob")
-            client.sendall(encoded({"formation": VERSION, "ask": "events"}))
-            client.sendall(encoded({"job": "", "follow": follow}))
-            await world.bob.map(abs, range(50), needs=SMALL)
-            client.recv(1)  # some have arrived
-            client.close()
-            await until(is_over)
+    for follow in (True, False):
+        client = await asyncio.to_thread(connected, world.folder / "bob")
+        client.sendall(encoded({"formation": VERSION, "ask": "events"}))
+        client.sendall(encoded({"job": "", "follow": follow}))
+        await world.bob.map(abs, range(50), needs=SMALL)
+        client.recv(1)  # some have arrived
+        client.close()
+        await until(is_over)
 
 
 # -- metrics --------------------------------------------------------------------------------------
@@ -239,7 +234,7 @@ def status_of(answer: str) -> str:
 
 
 def fetched(node: Node, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") -> str:
-    with socket.create_connection(node.metrics_address, timeout=DEADLINE_S) as client:
+    with socket.create_connection(node.metrics_address, timeout=HANGS_S) as client:
         client.sendall(request)
         answer = b""
         while received := client.recv(65536):
@@ -258,15 +253,14 @@ def divide(by: int) -> float:
 
 
 async def test_metrics_count_what_happened(fresh: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        await fresh.bob.map(abs, range(50), needs=SMALL)
-        saves = 'echo half > new && mv new "$FORMATION_CHECKPOINT"; false'
-        failing = ProcessSpec(("sh", "-c", saves))
-        job = await fresh.bob.submit(failing, needs=SMALL, attempts=2)
-        await job
-        await (await fresh.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
-        bobs = await asyncio.to_thread(fetched, fresh.bob)
-        alices = await asyncio.to_thread(fetched, fresh.alice)
+    await fresh.bob.map(abs, range(50), needs=SMALL)
+    saves = 'echo half > new && mv new "$FORMATION_CHECKPOINT"; false'
+    failing = ProcessSpec(("sh", "-c", saves))
+    job = await fresh.bob.submit(failing, needs=SMALL, attempts=2)
+    await job
+    await (await fresh.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
+    bobs = await asyncio.to_thread(fetched, fresh.bob)
+    alices = await asyncio.to_thread(fetched, fresh.alice)
     assert bobs.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
     assert value(bobs, 'formation_tasks_total{outcome="succeeded"}') == 50
     assert value(bobs, 'formation_tasks_total{outcome="failed"}') == 1
@@ -295,18 +289,16 @@ async def test_a_worker_that_is_not_asked_offers_what_is_wanted(
     def offers() -> float:
         return value(fetched(world.alice), 'formation_want_offers_total{outcome="sent"}')
 
-    async with asyncio.timeout(DEADLINE_S):
-        before = await asyncio.to_thread(offers)
-        job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL, find=find)
-        (result,) = await job
-        after = await asyncio.to_thread(offers)
+    before = await asyncio.to_thread(offers)
+    job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL, find=find)
+    (result,) = await job
+    after = await asyncio.to_thread(offers)
     assert (result.status, after > before) == ("succeeded", True)
 
 
 async def test_metrics_and_their_document_agree(world: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
-        text = "".join([await asyncio.to_thread(fetched, n) for n in (world.bob, world.alice)])
+    await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
+    text = "".join([await asyncio.to_thread(fetched, n) for n in (world.bob, world.alice)])
     document = (ROOT / "docs/reference/metrics.md").read_text()
     reported = set(re.findall(r"^# TYPE (formation_\w+) (\w+)$", text, re.MULTILINE))
     reported = {pair for pair in reported if not pair[0].endswith("_created")}
@@ -331,10 +323,9 @@ async def test_a_slow_client_and_a_rude_one_do_not_keep_others_from_the_metrics(
             assert "formation_peers" in fetched(world.bob)
             return is_there(slow)
 
-    async with asyncio.timeout(DEADLINE_S):
-        for _ in range(TRIES):
-            if await asyncio.to_thread(tried):
-                return
+    for _ in range(TRIES):
+        if await asyncio.to_thread(tried):
+            return
     pytest.fail("others wait until a slow client is sent away")
 
 

@@ -1,6 +1,5 @@
 """Spans of real jobs, as an application with OpenTelemetry gets them."""
 
-import asyncio
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ from formation_p2p import Limits, LocalError, Node, ProcessSpec
 from formation_p2p.core.units import MIB
 from formation_p2p.observe.tracing import Tracing
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at, small_network
+from tests.support.network import gate_at, small_network
 
 SMALL = "cpu=0.5,memory=64MiB"
 CALLS = 200
@@ -38,8 +37,7 @@ async def spans_of(folder: Path, provider: TracerProvider, *works: ProcessSpec) 
 async def test_every_step_of_a_job_is_a_span_below_the_callers(tmp_path: Path) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    async with asyncio.timeout(DEADLINE_S):
-        await spans_of(tmp_path, provider, ProcessSpec(("true",)), ProcessSpec(("false",)))
+    await spans_of(tmp_path, provider, ProcessSpec(("true",)), ProcessSpec(("false",)))
     spans = exporter.get_finished_spans()
     by_id = {span.context.span_id: span for span in spans if span.context is not None}
     request = next(span for span in spans if span.name == "request")
@@ -87,14 +85,13 @@ async def test_an_exporter_that_blocks_does_not_hold_up_the_node(tmp_path: Path)
     stuck, provider = Stuck(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(stuck))
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            async with gate_at(tmp_path) as invitation:
-                node = Node.join(invitation(), home=tmp_path / "a", listen=LISTEN, traces=provider)
-                async with node as alice:
-                    await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
-                    assert await alice.map(abs, [-1, -2], needs=SMALL) == [1, 2]
-                # It waits for the last spans, but not until the exporter takes them.
-                assert not stuck.let_go.is_set()
+        async with gate_at(tmp_path) as invitation:
+            node = Node.join(invitation(), home=tmp_path / "a", listen=LISTEN, traces=provider)
+            async with node as alice:
+                await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+                assert await alice.map(abs, [-1, -2], needs=SMALL) == [1, 2]
+            # It waits for the last spans, but not until the exporter takes them.
+            assert not stuck.let_go.is_set()
     finally:
         stuck.let_go.set()
 

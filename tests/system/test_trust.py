@@ -1,6 +1,5 @@
 """Whom a node trusts, over real nodes, and as `formation trust` shows it."""
 
-import asyncio
 import json
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,7 @@ from formation_p2p.state.trust import TrustFile
 from formation_p2p.trust.core.attestation import Opinion, seal_attestation
 from formation_p2p.trust.core.experience import Experience
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import gate_at
 from tests.support.stories import identity
 from tests.support.waiting import until
 
@@ -55,7 +54,7 @@ def lived(path: Path, index: int = 0) -> Path:
 
 
 async def test_work_makes_trust_and_false_results_end_it(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invite:
+    async with gate_at(tmp_path) as invite:
         alice = Node.join(invite(), home=tmp_path / "alice", listen=LISTEN)
         bob = Node.join(invite(), home=tmp_path / "bob", listen=())
         async with alice, bob:
@@ -92,7 +91,6 @@ async def test_work_makes_trust_and_false_results_end_it(tmp_path: Path) -> None
 
 async def test_a_result_that_nobody_brought_is_nobodys_fault(tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):

@@ -11,7 +11,8 @@ from typing import Final
 
 from tests.support.commands import LOOPBACK, formation, started
 from tests.support.documents import Block, blocks
-from tests.support.programs import DEADLINE_S, ROOT, Program
+from tests.support.programs import ROOT, Program
+from tests.support.waiting import HANGS_S
 
 TUTORIAL: Final = "docs/tutorial.md"
 # What goes on until Ctrl-C: in terminals of their own.
@@ -60,7 +61,7 @@ class Reader:
             argv, env = [sys.executable, *words], {**os.environ, "FORMATION_HOME": str(self.home)}
             env["PYTHONPATH"] = str(ROOT)
             done = subprocess.run(
-                argv, cwd=self.folder, env=env, capture_output=True, timeout=DEADLINE_S
+                argv, cwd=self.folder, env=env, capture_output=True, timeout=HANGS_S
             )
             code, out, err = done.returncode, done.stdout, done.stderr.decode()
         else:
