@@ -51,8 +51,9 @@ class Collected:
             digest(path) != held for path, held in self.unsettled.items()
         ):
             return False
-        for path in settled(self.watched, looks, now_ns):
-            self.unsettled.pop(path, None)
+        if self.unsettled:
+            for path in settled(self.watched, looks, now_ns):
+                self.unsettled.pop(path, None)
         return True
 
 
