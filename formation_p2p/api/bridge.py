@@ -47,7 +47,11 @@ EXPLAIN_S: Final = 15.0
 
 
 class JobObserver(Protocol):
-    """Receives the events of a job: those that have come, then `flush` once for all of them."""
+    """Receives the events of a job: those that have come, then `flush` once for all of them. On the
+    loop it receives those that it `heeds`: to wake the loop takes as long as a small call."""
+
+    @property
+    def heeds(self) -> Container[type[JobEvent]]: ...
 
     @property
     def is_over(self) -> bool: ...
@@ -246,9 +250,15 @@ class Bridge:
                 self._parcels.told(effect)
             if type(effect) is Explained and effect.query in self._thread_explained:
                 self._thread_explained[effect.query].set_result(effect)
-            elif _deliver(effect, self._thread_jobs) is None:
+            elif _deliver(effect, self._thread_jobs) is None and self._is_heeded(effect):
                 self._inbox.append(effect)
         self._wake()
+
+    def _is_heeded(self, effect: UserEffect) -> bool:
+        if type(effect) is not EmitJobEvent:
+            return True
+        observer = self._loop_jobs.get(effect.job_id)
+        return observer is None or type(effect.event) in observer.heeds  # it may be adopted soon
 
     def in_turn(self, function: Callable[[], None]) -> None:
         """On the node's thread: call this on the loop, after what was told before."""

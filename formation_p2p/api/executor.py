@@ -401,12 +401,12 @@ class _Batch:
     ) -> None:
         """Of those that are `printed` it tells what they print."""
         self.is_over = False
-        self._told = _PRINTED if printed else _TOLD
+        self.heeds = _PRINTED if printed else _TOLD
         self._task_ids = task_ids
         self._notes = notes
 
     def notify(self, event: JobEvent) -> None:
-        if type(event) in self._told:
+        if type(event) in self.heeds:
             self._notes.put(event)
         elif type(event) is JobEnded:
             self.is_over = True

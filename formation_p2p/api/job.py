@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Final, get_args
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.output import OutputPrinter
@@ -185,6 +185,8 @@ class JobHandle:
         return self._ended.done()
 
     # For the node (JobObserver).
+
+    heeds = frozenset[type[JobEvent]](get_args(JobEvent))
 
     def notify(self, event: JobEvent) -> None:
         """Cheap: it is called for every event of every task. `flush` must follow."""

@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing
 from functools import cached_property, partial
 from itertools import count, cycle, repeat
 from operator import length_hint
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_args
 
 from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.bridge import Bridge
@@ -41,7 +41,14 @@ from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.environments.prepare import resolved
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskEnd, TaskSucceeded
+from formation_p2p.jobs.core.job_events import (
+    JobEnded,
+    JobEvent,
+    TaskEnd,
+    TaskPrinted,
+    TaskRetried,
+    TaskSucceeded,
+)
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.workload.core.code_bundle import NO_MODULES, Code
 from formation_p2p.workload.core.parcel import LARGE_BYTES, Parcel
@@ -304,6 +311,8 @@ def _is_large(arguments: bytes | Parcel) -> bool:
 
 class _Batch:
     """One job of the flow, as the node sees it (`JobObserver`)."""
+
+    heeds = frozenset[type[JobEvent]]({JobEnded, TaskPrinted, TaskRetried, *get_args(TaskEnd)})
 
     def __init__(
         self, flow: Flow, job: Job, first: int, bytes_each: int, large: Collection[str]

@@ -231,8 +231,10 @@ class Shell:
                 case events.Explain(query):
                     self._unnotified.append(_failed(str(query), error))
             wait_s = AFTER_FAULT_S
+        if not isinstance(event, Received):
+            self._stack.work.send_held()
+        self._hand_over()  # before what only acknowledges it: a caller waits for results
         self._stack.work.send_held()
-        self._hand_over()
         self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
 
     @property

@@ -38,7 +38,7 @@ PAIRS: list[tuple[type, type]] = [
     (GangStore, SyncGangStore),
 ]
 # How the node tells a handle what happens; not for the person who holds it.
-FOR_THE_NODE = {"notify", "flush", "fail"}
+FOR_THE_NODE = {"heeds", "notify", "flush", "fail"}
 # How a gang's own parts use it; and what gives streams of asyncio, where a script has `forward`.
 OF_GANGS = {"begin_part", "check_lives", "connect", "form", "saved", "watched", "watching"}
 
