@@ -16,7 +16,6 @@ import h11
 from formation_p2p import Home, Right, Rights
 from formation_p2p.features.gateway.server import GatewayServer
 from formation_p2p.features.gateway.sources import (
-    Command,
     GangView,
     ReplicaView,
     RunningJob,
@@ -26,8 +25,10 @@ from formation_p2p.features.gateway.sources import (
     WorkerView,
 )
 from formation_p2p.features.gateway.token import make_token
+from formation_p2p.features.services.api.kept import Wanted
 from formation_p2p.features.services.core.spec import Program, ServiceSpec, WorkerType
 from formation_p2p.trust.core.network import Network, parse_invite
+from formation_p2p.workload.core.process import ProcessSpec
 
 Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -53,14 +54,14 @@ class MemoryJob:
 
     job_id: str
     name: str
-    commands: Sequence[Command]
+    specs: Sequence[ProcessSpec]
     told: asyncio.Queue[Mapping[str, Any] | None] = field(default_factory=asyncio.Queue)
     cancelled: bool = False
     ended: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def task_ids(self) -> Sequence[str]:
-        return [f"{self.job_id}/{n}" for n in range(len(self.commands))]
+        return [f"{self.job_id}/{n}" for n in range(len(self.specs))]
 
     async def events(self) -> AsyncIterator[Mapping[str, Any]]:
         while (event := await self.told.get()) is not None:
@@ -99,20 +100,18 @@ class MemorySource:
         return ()
 
     async def submit(
-        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
+        self,
+        specs: Sequence[ProcessSpec],
+        labels: Sequence[str],
+        name: str,
+        options: Mapping[str, Any],
     ) -> RunningJob:
-        job = MemoryJob(f"job{len(self.jobs)}", name, commands)
+        job = MemoryJob(f"job{len(self.jobs)}", name, specs)
         self.jobs.append(job)
         return job
 
-    async def connect(
-        self,
-        service: str,
-        sticky: str | None,
-        caller: str,
-        on_behalf: bytes,
-        full: Callable[[], None],
-    ) -> Upstream:
+    async def connect(self, wanted: Wanted, caller: str, full: Callable[[], None]) -> Upstream:
+        service, sticky = wanted.service, wanted.sticky
         known = {each.name for each in self.view.catalog}
         if service not in known:
             raise ServiceUnavailable(f"the catalog has no {service}", None)

@@ -26,6 +26,7 @@ from formation_p2p.features.gateway.members import MAX_OF_ONE as WORKERS
 from formation_p2p.features.gateway.members import Members
 from formation_p2p.features.gateway.server import GatewayServer
 from formation_p2p.features.gateway.sources import ServicesView, ServiceUnavailable
+from formation_p2p.features.services.api.kept import Wanted
 from tests.support.gateways import (
     Guarded,
     MemorySource,
@@ -328,7 +329,7 @@ async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: Memo
         refused = 0
         while True:
             try:
-                upstream = await members.connect_here("vision-ocr", None)
+                upstream = await members.connect_here(Wanted("vision-ocr"))
                 break
             except ServiceUnavailable:
                 refused += 1

@@ -21,6 +21,7 @@ from formation_p2p.features.gateway.server import GatewayServer, parse_listen
 from formation_p2p.features.gateway.sources import ServicesView, Upstream
 from formation_p2p.features.gateway.token import grant_in, make_token
 from formation_p2p.features.gateway.tunnel_url import connected, parse_tunnel_url
+from formation_p2p.features.services.api.kept import Wanted
 from formation_p2p.state.http_members import HttpMemberFile
 from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.grants import bind, read_grant
@@ -404,14 +405,7 @@ SECRET = "s3cr3t-of-a-caller"
 class Faulty(MemorySource):
     """Its faults quote what they were given, as h11's do."""
 
-    async def connect(
-        self,
-        service: str,
-        sticky: str | None,
-        caller: str,
-        on_behalf: bytes,
-        full: Callable[[], None],
-    ) -> Upstream:
+    async def connect(self, wanted: Wanted, caller: str, full: Callable[[], None]) -> Upstream:
         raise h11.LocalProtocolError(f"Illegal header value {SECRET}")
 
     async def services(self) -> ServicesView:

@@ -13,9 +13,10 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect
 
 from formation_p2p import Home, Right
-from formation_p2p.features.gateway.sources import Command, ServicesView, WorkerView
+from formation_p2p.features.gateway.sources import ServicesView, WorkerView
 from formation_p2p.features.gateway.token import make_token
 from formation_p2p.features.services.core.spec import WorkerType
+from formation_p2p.workload.core.process import ProcessSpec
 from tests.support.browsers import CONTRASTS, ServedGateway, chromium, served
 from tests.support.gateways import CATALOG, MemorySource, replica
 
@@ -158,7 +159,9 @@ BROKEN: Final = """() => [...document.querySelectorAll("th, .kind, .state, #work
 )
 def test_it_is_readable(browser: Browser, gateway: ServedGateway, width: int, scheme: str) -> None:
     size = {"viewport": {"width": width, "height": 900}}
-    gateway.run(gateway.server.gateway.jobs.submit([Command(("uname", "-a"))], "uname", {}))
+    gateway.run(
+        gateway.server.gateway.jobs.submit([ProcessSpec(("uname", "-a"))], ["uname"], "uname", {})
+    )
     for count in (0, 3, 300):
         gateway.source.seen_workers = workers(count)
         page = opened(browser, gateway, color_scheme=scheme, **size)
@@ -203,8 +206,8 @@ def test_what_nobody_has_to_mend_is_said_as_people_say_it(
 def test_a_job_shows_its_tasks_and_what_they_print(
     browser: Browser, gateway: ServedGateway
 ) -> None:
-    commands = [Command(("sh",), f"train-{n}") for n in range(2)]
-    gateway.run(gateway.server.gateway.jobs.submit(commands, "train", {}))
+    specs, labels = [ProcessSpec(("sh",))] * 2, ["train-0", "train-1"]
+    gateway.run(gateway.server.gateway.jobs.submit(specs, labels, "train", {}))
     [job] = gateway.source.jobs
     page = opened(browser, gateway)
     page.locator("#jobs").scroll_into_view_if_needed()

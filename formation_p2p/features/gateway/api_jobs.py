@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from formation_p2p.features.gateway.asgi import HOLDER, ON_BEHALF
 from formation_p2p.features.gateway.jobs import HttpJob, HttpJobs
-from formation_p2p.features.gateway.sources import Command
 from formation_p2p.features.gateway.streams import cancelled
+from formation_p2p.workload.core.process import ProcessSpec
 
 # Server-sent events: one response that goes on, for EventSource and `curl -N`.
 
@@ -91,15 +91,16 @@ def job_routes(app: FastAPI, jobs: HttpJobs) -> None:
     async def submit(job: JobIn, request: Request) -> dict[str, Any]:
         """Have commands run wherever the needs are met."""
         tasks = job.tasks or [TaskIn(argv=job.argv or [], label="", env={})]
-        commands = [Command(tuple(t.argv), t.label, tuple(t.env.items())) for t in tasks]
+        specs = [ProcessSpec(tuple(each.argv), env=each.env) for each in tasks]
+        labels = [each.label or " ".join(each.argv)[:64] for each in tasks]
         options: dict[str, Any] = {"needs": job.needs, "priority": job.priority}
         options["on_behalf"] = request.scope[ON_BEHALF]
         if job.attempts is not None:
             options["attempts"] = job.attempts
         if job.timeout_s is not None:
             options["timeout_s"] = job.timeout_s
-        name, holder = job.name or commands[0].argv[0], request.scope[HOLDER]
-        begun = await jobs.submit(commands, name, options, holder)
+        name, holder = job.name or tasks[0].argv[0], request.scope[HOLDER]
+        begun = await jobs.submit(specs, labels, name, options, holder)
         links = {"self": f"/api/jobs/{begun.job_id}", "events": f"/api/jobs/{begun.job_id}/events"}
         return {**begun.summary(), "links": links}
 

@@ -212,7 +212,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
         known = gateway.network
         if known is None:
             raise HTTPException(404, "this gateway has no network")
-        gates = dict.fromkeys((*gateway.members.addresses, *known.gates))
+        gates = dict.fromkeys((*gateway.source.addresses, *known.gates))
         return {"root_public_key": known.root_public_key.hex(), "gates": list(gates)[:MAX_GATES]}
 
     @app.post("/api/session", tags=["page"])
@@ -235,7 +235,7 @@ def _overview(gateway: Gateway, seen: Seen, holder: str) -> dict[str, Any]:
         "number": seen.number,
         "unix_s": round(seen.unix_s, 3),
         "problem": seen.problem,
-        "gateway": {"peer_id": gateway.members.peer_id, "name": gateway.members.name},
+        "gateway": {"peer_id": gateway.source.peer_id, "name": gateway.source.name},
         "now_unix_s": round(time.time(), 3),
         "summary": summary_of(seen.gaps),
         "states": dict(states),

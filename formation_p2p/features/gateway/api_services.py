@@ -97,7 +97,7 @@ def service_routes(app: FastAPI, gateway: Gateway) -> None:
             "# TYPE formation_gateway_requests_open gauge",
             f"formation_gateway_requests_open {own.open}",
         ]
-        text = await gateway.members.metrics() + "\n".join(lines).encode() + b"\n"
+        text = await gateway.source.metrics() + "\n".join(lines).encode() + b"\n"
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/api/admin/gaps", tags=["admin"])

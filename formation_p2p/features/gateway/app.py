@@ -50,11 +50,12 @@ class Gateway:
             key = network.root_public_key
             return scope_between(place_of(network.grant, key), place_of(on_behalf, key))
 
+        self.source = source
         self.members = Members(source, allows_private=is_local, scope_of=scope_of, file=file)
         self.network = network
         self.is_local = is_local
-        self.observed = Observed(self.members, refresh_s)
-        self.jobs = HttpJobs(self.members)
+        self.observed = Observed(source, self.members, refresh_s)
+        self.jobs = HttpJobs(source)
         self.requests = RequestLog()
         self.app = FastAPI(
             title="formation gateway",

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from formation_p2p.core.errors import FormationError, Unplaceable
-from formation_p2p.features.gateway.sources import Command, RunningJob, Source
+from formation_p2p.features.gateway.sources import RunningJob, Source
 from formation_p2p.features.gateway.streams import cancelled
 from formation_p2p.net.limits import counted
+from formation_p2p.workload.core.process import ProcessSpec
 
 # That run; a program that has more submits them as tasks of one.
 MAX_RUNNING: Final = 256
@@ -34,14 +35,14 @@ class HttpJob:
     """`holder` made the token with which it was submitted; others are not told that it exists."""
 
     def __init__(
-        self, job: RunningJob, commands: Sequence[Command], holder: str, on_behalf: bytes
+        self, job: RunningJob, labels: Sequence[str], holder: str, on_behalf: bytes
     ) -> None:
         self._job = job
         self.on_behalf = on_behalf
         self.holder = holder
         self.job_id = job.job_id
         self.name = job.name
-        self.labels = [each.label or " ".join(each.argv)[:80] for each in commands]
+        self.labels = labels
         self.submitted_unix_s = time.time()
         self.ended_unix_s: float | None = None
         self.error = ""
@@ -116,7 +117,7 @@ class HttpJob:
             await self._tell({"event": "over", "state": self.state, "error": self.error})
 
     async def _tell(self, event: Mapping[str, Any]) -> None:
-        if (outcome := _OUTCOMES.get(str(event.get("event")))) is not None:
+        if (outcome := str(event.get("event"))) in _OUTCOMES:
             self.counts[outcome] = self.counts.get(outcome, 0) + 1
         self._number += 1
         self._keep(event)
@@ -150,12 +151,7 @@ class HttpJob:
                     await self._news.wait()
 
 
-_OUTCOMES: Final = {
-    "succeeded": "succeeded",
-    "failed": "failed",
-    "unplaceable": "unplaceable",
-    "cancelled": "cancelled",
-}
+_OUTCOMES: Final = ("succeeded", "failed", "unplaceable", "cancelled")
 
 
 def _printed(event: Mapping[str, Any]) -> int:
@@ -192,7 +188,8 @@ class HttpJobs:
 
     async def submit(
         self,
-        commands: Sequence[Command],
+        specs: Sequence[ProcessSpec],
+        labels: Sequence[str],
         name: str,
         options: Mapping[str, Any],
         holder: str = "",
@@ -200,8 +197,8 @@ class HttpJobs:
         """Raises InvalidInput, TooManyJobs."""
         self._check_room(holder)
         with counted(self._beginning, holder):
-            begun = await self._source.submit(commands, name, options)
-        job = HttpJob(begun, commands, holder, options.get("on_behalf", b""))
+            begun = await self._source.submit(specs, labels, name, options)
+        job = HttpJob(begun, labels, holder, options.get("on_behalf", b""))
         self._jobs[job.job_id] = job
         ended = deque(each for each in self._jobs.values() if each.is_over)
         tasks = sum(len(each.labels) for each in ended)

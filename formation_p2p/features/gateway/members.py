@@ -19,10 +19,7 @@ from formation_p2p.features.gateway.coverage import READY, ready_of
 from formation_p2p.features.gateway.member import HTTP, Member
 from formation_p2p.features.gateway.node_source import Share
 from formation_p2p.features.gateway.sources import (
-    Command,
-    GangView,
     ReplicaView,
-    RunningJob,
     ServicesView,
     ServiceUnavailable,
     Source,
@@ -30,6 +27,7 @@ from formation_p2p.features.gateway.sources import (
     WorkerView,
 )
 from formation_p2p.features.gateway.tunnel_url import connected, parse_tunnel_url, resolved
+from formation_p2p.features.services.api.kept import Wanted
 from formation_p2p.features.services.core.catalog import Detected, assign, worker_type_of
 from formation_p2p.features.services.core.spec import ServiceSpec, WorkerType
 from formation_p2p.state.http_members import HttpMemberFile
@@ -110,7 +108,7 @@ class UnknownWorker(LocalError):
 
 
 class Members:
-    """A source with the members added. All that a gateway knows of workers goes through here."""
+    """The services and the workers of a source, and the streams to them, with the members added."""
 
     def __init__(
         self,
@@ -130,18 +128,6 @@ class Members:
         self._members: dict[str, Member] = {}
         self._specs: dict[str, ServiceSpec] = {}  # of the last read
         self.kept = KeptMembers(file, self._members, MAX_MEMBERS, allows_private=allows_private)
-
-    @property
-    def peer_id(self) -> str:
-        return self._source.peer_id
-
-    @property
-    def name(self) -> str:
-        return self._source.name
-
-    @property
-    def addresses(self) -> Sequence[str]:
-        return self._source.addresses
 
     def alive(self) -> list[Member]:
         now_s = time.monotonic()
@@ -226,7 +212,7 @@ class Members:
             raise UnknownWorker("Worker not found; register it again")
         return self._members[worker_id]
 
-    # -- as a source ------------------------------------------------------------------------------
+    # -- with those of the source -----------------------------------------------------------------
 
     async def services(self) -> ServicesView:
         return self._with(await self._source.services(), self.alive())
@@ -272,14 +258,6 @@ class Members:
         )
         return (*await self._source.workers(), *own)
 
-    async def gangs(self) -> Sequence[GangView]:
-        return await self._source.gangs()
-
-    async def submit(
-        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
-    ) -> RunningJob:
-        return await self._source.submit(commands, name, options)
-
     def failed(self, service: str, replica: str) -> None:
         if not replica.startswith(HTTP):
             self._source.failed(service, replica)
@@ -288,39 +266,30 @@ class Members:
             if each.replica == replica:
                 each.ejected_until_s = time.monotonic() + FAILED_S
 
-    async def metrics(self) -> bytes:
-        return await self._source.metrics()
-
-    async def connect(
-        self,
-        service: str,
-        sticky: str | None,
-        caller: str,
-        on_behalf: bytes,
-        full: Callable[[], None],
-    ) -> Upstream:
-        is_mine = sticky is not None and sticky.startswith(HTTP)
+    async def connect(self, wanted: Wanted, caller: str, full: Callable[[], None]) -> Upstream:
+        service, on_behalf = wanted.service, wanted.on_behalf
+        is_mine = wanted.sticky is not None and wanted.sticky.startswith(HTTP)
         missing: ServiceUnavailable | None = None
         if not is_mine:
             try:
-                return await self._source.connect(service, sticky, caller, on_behalf, full)
+                return await self._source.connect(wanted, caller, full)
             except ServiceUnavailable as error:
                 missing = error
-        if not self._candidates(service, sticky):
+        if not self._candidates(wanted):
             if missing is not None:
                 raise missing
-            return await self._source.connect(service, None, caller, on_behalf, full)
+            return await self._source.connect(wanted._replace(sticky=None), caller, full)
         spec = self._specs.get(service)
         if on_behalf and (spec is None or self._scope_of(on_behalf) > spec.scope):
             problem = f"{service} is not for your circles; ask for a grant of its own"
             raise ServiceUnavailable(problem, None, is_denied=True)
-        return await self.connect_here(service, sticky)
+        return await self.connect_here(wanted)
 
-    async def connect_here(self, service: str, sticky: str | None) -> Upstream:
+    async def connect_here(self, wanted: Wanted) -> Upstream:
         """To one of the members. Raises ServiceUnavailable, also where too many do not answer for
         all to be tried in the time that a request has."""
         last_s = time.monotonic() + self._within_s - self._try_s  # what begins by then ends in time
-        for member in self._candidates(service, sticky):
+        for member in self._candidates(wanted):
             if time.monotonic() > last_s:
                 break
             try:
@@ -332,42 +301,21 @@ class Members:
             member.failures = 0
             (reader, writer), url = there, member.url
             return Upstream(reader, writer, member.replica, url.authority, url.path)
-        problem = f"no worker of {service} answers now; try again"
+        problem = f"no worker of {wanted.service} answers now; try again"
         raise ServiceUnavailable(problem, RETRY_AFTER_S)
 
-    def _candidates(self, service: str, sticky: str | None) -> list[Member]:
+    def _candidates(self, wanted: Wanted) -> list[Member]:
         """The one that the client had before, then by load; who has failed lately comes last, and
         of these first whose time is over the soonest."""
         now_s = time.monotonic()
-        found = [each for each in self.alive() if each.serves(service)]
+        found = [each for each in self.alive() if each.serves(wanted.service)]
         random.shuffle(found)
 
         def rank(each: Member) -> tuple[float, bool, float]:
-            is_other = sticky != each.replica
+            is_other = wanted.sticky != each.replica
             return max(each.ejected_until_s, now_s), is_other, each.current_load
 
         return sorted(found, key=rank)
-
-
-class MembersOnly:
-    """Where requests of other gateways go, which the node has admitted: to no other node again."""
-
-    def __init__(self, members: Members) -> None:
-        self._members = members
-
-    async def connect(
-        self,
-        service: str,
-        sticky: str | None,
-        caller: str,
-        on_behalf: bytes,
-        full: Callable[[], None],
-    ) -> Upstream:
-        """Raises ServiceUnavailable."""
-        return await self._members.connect_here(service, sticky)
-
-    def failed(self, service: str, replica: str) -> None:
-        self._members.failed(service, replica)
 
 
 def declared_type(capabilities: Mapping[str, Any]) -> WorkerType:

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.features.gateway.client import Head
 from formation_p2p.features.gateway.coverage import Need, Standing, needs_of, standings_of
+from formation_p2p.features.gateway.members import Members
 from formation_p2p.features.gateway.sources import GangView, ServicesView, Source, WorkerView
 from formation_p2p.features.gateway.streams import cancelled
 from formation_p2p.machine.core.bounds import LABEL, shown
@@ -64,8 +65,9 @@ class Seen:
 
 
 class Observed:
-    def __init__(self, source: Source, refresh_s: float = REFRESH_S) -> None:
+    def __init__(self, source: Source, members: Members, refresh_s: float) -> None:
         self._source = source
+        self._members = members
         self._refresh_s = refresh_s
         self._seen: Seen | None = None
         self._read_s = 0.0
@@ -98,8 +100,8 @@ class Observed:
         number = 1 if last is None else last.number + 1
         problem = ""
         try:
-            view = await self._source.services()
-            workers = tuple(await self._source.workers())
+            view = await self._members.services()
+            workers = tuple(await self._members.workers())
             gangs = tuple(await self._source.gangs())
         except FormationError as error:
             if last is None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError, LocalError
@@ -16,7 +16,6 @@ from formation_p2p.core.identity import PeerId, key_of_peer, parse_peer_id, shor
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.features.gangs.host.gangs_json import gangs_in_json
 from formation_p2p.features.gateway.sources import (
-    Command,
     GangView,
     ReplicaView,
     ServicesView,
@@ -24,6 +23,7 @@ from formation_p2p.features.gateway.sources import (
     Upstream,
     WorkerView,
 )
+from formation_p2p.features.services.api.kept import Wanted
 from formation_p2p.features.services.core.catalog import detected_on, worker_type_of
 from formation_p2p.features.services.core.claim import Claim
 from formation_p2p.features.services.core.events import MembersServe
@@ -35,17 +35,14 @@ from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.core.scope import Scope
 
 if TYPE_CHECKING:
+    from formation_p2p.api.bridge import Bridge
     from formation_p2p.api.job import JobHandle
     from formation_p2p.api.node import Node
     from formation_p2p.api.task_result import TaskResult
+    from formation_p2p.features.services.host.server import ServiceServer
     from formation_p2p.peer.shell import Shell
     from formation_p2p.records.core.profile import Profile
     from formation_p2p.trust.core.reputation import Standing
-if TYPE_CHECKING:
-    from formation_p2p.records.core.profile import Profile
-if TYPE_CHECKING:
-    from formation_p2p.features.services.host.server import ServiceServer
-    from formation_p2p.peer.shell import Shell
 
 # The workers that speak HTTP only, as the node of their gateway has them: it claims that they
 # serve, and leads the streams of other peers to the gateway, which asks one of them.
@@ -61,12 +58,6 @@ class Share:
     spec: ServiceSpec
     members: int
     outstanding: int = 0
-
-
-class Call(Protocol):
-    """Runs a function on the node's thread."""
-
-    def __call__(self, act: Callable[[Shell], None], /) -> None: ...
 
 
 class MembersHere:
@@ -111,11 +102,11 @@ class MembersHere:
 
 
 class NodeMembers:
-    """Of one gateway. `call` reaches the node; `begin` has `opened` called, on this loop, for each
-    stream to a service that members serve, and `tell` says which those are."""
+    """Of one gateway. `begin` has `opened` called, on this loop, for each stream to a service that
+    members serve, and `tell` says which those are."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
         self.shares: Mapping[str, Share] = {}
         self._server: ServiceServer | None = None
         self._here: dict[str, MembersHere] = {}
@@ -129,7 +120,7 @@ class NodeMembers:
             self._server = shell.features.services.server
             self._server.members = self
 
-        self._call(attach)
+        self._bridge.call(attach)
 
     def tell(self, shares: Mapping[str, Share]) -> None:
         """What is told again costs nothing."""
@@ -145,7 +136,7 @@ class NodeMembers:
                 shell.feed(event)
 
         if told:
-            self._call(feed)
+            self._bridge.call(feed)
 
     def leads(self, service: str) -> bool:
         """Whether a stream to the service on this node is led here."""
@@ -227,24 +218,16 @@ MAX_METRICS_BYTES: Final = 1024 * KIB
 _RING: Final = float(2**256)
 
 
-class Look(Protocol):
-    """What a function returns on the node's thread."""
-
-    def __call__(self, at: Callable[[Shell], Any]) -> Awaitable[Any]: ...
-
-
 class NodeSource:
     """On the node's own loop."""
 
-    def __init__(
-        self, node: Node, look: Look, call: Call, ping: Callable[[Contact], Awaitable[object]]
-    ) -> None:
+    def __init__(self, node: Node, bridge: Bridge) -> None:
         self._node = node
-        self._look = look
+        self._bridge = bridge
         self._known: frozenset[str] = frozenset()
         self._serving_as: dict[str, WorkerType] = {}  # of the last read
-        self.members = NodeMembers(call)
-        self._presence = Presence(ping)
+        self.members = NodeMembers(bridge)
+        self._presence = Presence(lambda to: bridge.perform(lambda shell: shell.ping(to)))
 
     @property
     def peer_id(self) -> str:
@@ -269,21 +252,14 @@ class NodeSource:
         wanted = {each.name: read.wanted(each.name) for each in read.catalog}
         return ServicesView(read.catalog, replicas, frozenset(unknown), wanted)
 
-    async def connect(
-        self,
-        service: str,
-        sticky: str | None,
-        caller: str,
-        on_behalf: bytes,
-        full: Callable[[], None],
-    ) -> Upstream:
-        wanted = None
+    async def connect(self, wanted: Wanted, caller: str, full: Callable[[], None]) -> Upstream:
+        service, sticky = wanted.service, None
         with suppress(ValueError):
-            wanted = None if sticky is None else parse_peer_id(sticky)
+            sticky = None if wanted.sticky is None else parse_peer_id(wanted.sticky)
         client = self._node.service(service, within_s=WAIT_S)
         try:
             stream = await client.connect(
-                sticky=wanted, caller=caller, on_behalf=on_behalf, full=full
+                sticky=sticky, caller=caller, on_behalf=wanted.on_behalf, full=full
             )
         except ServiceError as error:
             if error.refusal is ServiceRefusal.DENIED:
@@ -318,7 +294,7 @@ class NodeSource:
             router = shell.features.services.router
             return [(router.is_connected(each), router.round_trip_us(each)) for each in peers]
 
-        seen = await self._look(measured)
+        seen = await self._bridge.look(measured)
         rtts_us = {peer: rtt_us for peer, (_, rtt_us) in zip(peers, seen, strict=True)}
         connected = (is_connected for is_connected, _ in seen)
         return tuple(
@@ -328,7 +304,7 @@ class NodeSource:
         )
 
     async def gangs(self) -> Sequence[GangView]:
-        found = await self._look(lambda shell: gangs_in_json(shell, with_links=False))
+        found = await self._bridge.look(lambda shell: gangs_in_json(shell, with_links=False))
         return tuple(
             GangView(
                 each["gang_id"],
@@ -341,10 +317,12 @@ class NodeSource:
         )
 
     async def submit(
-        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
+        self,
+        specs: Sequence[ProcessSpec],
+        labels: Sequence[str],
+        name: str,
+        options: Mapping[str, Any],
     ) -> NodeJob:
-        specs = [ProcessSpec(each.argv, env=dict(each.env)) for each in commands]
-        labels = [each.label or " ".join(each.argv)[:64] for each in commands]
         return NodeJob(
             await self._node.submit(specs, name=name, labels=labels, show_output=False, **options)
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import h11
@@ -22,7 +22,7 @@ from formation_p2p.features.gateway.forwarding import (
     trailers_of,
 )
 from formation_p2p.features.gateway.plain import Headers
-from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstreams
+from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstream
 from formation_p2p.features.gateway.sticky import COOKIE, Sticky
 from formation_p2p.features.gateway.streams import Broken, Stream, cancelled
 from formation_p2p.features.services.api.kept import Kept, Wanted, is_for_one_request
@@ -34,9 +34,16 @@ log = logging.getLogger(__name__)
 MAX_TRIES: Final = 3
 
 
+# As `connect` of Source.
+Connect = Callable[[Wanted, str, Callable[[], None]], Awaitable[Upstream]]
+# Is told of a service, and of its replica that answered with an error of its own.
+Failed = Callable[[str, str], None]
+
+
 class Proxy:
-    def __init__(self, source: Upstreams, sticky: Sticky) -> None:
-        self._source = source
+    def __init__(self, connect: Connect, failed: Failed, sticky: Sticky) -> None:
+        self._connect = connect
+        self._failed = failed
         self._sticky = sticky
         self.kept: Kept[Stream] = Kept()
 
@@ -48,7 +55,7 @@ class Proxy:
             query = f"?{head.query}" if head.query else ""
             await client.answer(308, {}, [("location", f"{to.prefix}/{query}")])
             return 308, ""
-        exchange = _Exchange(client, head, to, self._source.failed, self._sticky, on_behalf)
+        exchange = _Exchange(client, head, to, self._failed, self._sticky, on_behalf)
         with client.unless_left():
             return await self._exchanged(client, exchange)
 
@@ -92,8 +99,7 @@ class Proxy:
         caller = exchange.caller
 
         async def opened(full: Callable[[], None]) -> Stream:
-            service, on_behalf, sticky, _ = wanted
-            return Stream(await self._source.connect(service, sticky, caller, on_behalf, full))
+            return Stream(await self._connect(wanted, caller, full))
 
         return await self.kept.stream(wanted, caller, opened, takes_used=exchange.may_repeat)
 
@@ -106,7 +112,7 @@ class _Exchange:
         client: Client,
         head: Head,
         to: Destination,
-        failed: Callable[[str, str], None],
+        failed: Failed,
         sticky: Sticky,
         on_behalf: bytes,
     ) -> None:

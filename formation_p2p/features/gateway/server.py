@@ -10,7 +10,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,6 @@ from formation_p2p.features.gateway.client import (
     client_of,
 )
 from formation_p2p.features.gateway.forwarding import Destination, destination_of
-from formation_p2p.features.gateway.members import MembersOnly
 from formation_p2p.features.gateway.nearest import REFRESH_S, Nearest
 from formation_p2p.features.gateway.node_source import NodeMembers
 from formation_p2p.features.gateway.plain import Headers
@@ -144,6 +143,9 @@ _SWEEP_S: Final = 2.0
 _PUBLIC: Final = (HEALTH, "/api/network", "/api/gateways")
 
 
+_Answers = Callable[[Client, Head], Awaitable[object]]
+
+
 class GatewayServer:
     """`async with GatewayServer(source, network, listen)`. `listen` is `127.0.0.1:8080` or the
     like; `address` is what it became. `members` has the node know of what registers
@@ -169,10 +171,10 @@ class GatewayServer:
         self._clients: set[Client] = set()
         self._is_closing = False
         host, port = parse_listen(listen)
-        self._sockets = _bound(host, port)
-        is_local = all(_is_loopback(each) for each in self._sockets)
+        self._socket = _bound(host, port)
+        is_local = _is_loopback(str(self._socket.getsockname()[0]))
         if network is None and not is_local:
-            self._close_sockets()
+            self._socket.close()
             raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
         self._charter = charter
         self._root_public_key = b"" if network is None else network.root_public_key
@@ -181,8 +183,12 @@ class GatewayServer:
             source, network, refresh_s, is_local=is_local, nearest=nearest, file=file
         )
         self.sticky = Sticky(network, identity, charter)
-        self._proxy = Proxy(self.gateway.members, self.sticky)
-        self._relaying = Proxy(MembersOnly(self.gateway.members), self.sticky)
+        here = self.gateway.members
+        self._proxy = Proxy(here.connect, here.failed, self.sticky)
+        # What other gateways send, which the node has admitted, goes to no other node again.
+        self._relaying = Proxy(
+            lambda wanted, caller, full: here.connect_here(wanted), here.failed, self.sticky
+        )
         self._members = members
         self._pages = Pages(self.gateway.nearest.origins)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -192,7 +198,7 @@ class GatewayServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        host, port = self._sockets[0].getsockname()[:2]
+        host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
     @property
@@ -202,14 +208,13 @@ class GatewayServer:
 
     async def __aenter__(self) -> Self:
         try:
-            for each in self._sockets:
-                each.listen(BACKLOG)
-                self._listen(each)
+            self._socket.listen(BACKLOG)
+            self._listen()
             self._sweeping = asyncio.create_task(self._sweep())
             if self._members is not None:
                 self._members.begin(self._relay)
         except BaseException:
-            self._close_sockets()
+            self._socket.close()
             raise
         return self
 
@@ -221,10 +226,8 @@ class GatewayServer:
         if self._is_closing:
             return
         self._is_closing = True
-        loop = asyncio.get_running_loop()
-        for each in self._sockets:
-            loop.remove_reader(each)
-        self._close_sockets()
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._members is not None:
@@ -252,52 +255,51 @@ class GatewayServer:
         """Requests that will end by themselves; the events of an open page do not."""
         return self.gateway.requests.open - self.gateway.observed.watching
 
-    def _close_sockets(self) -> None:
-        for each in self._sockets:
-            each.close()
-
-    def _listen(self, listener: socket.socket) -> None:
+    def _listen(self) -> None:
         if not self._is_closing:
-            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+            asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self) -> None:
         for _ in range(BACKLOG):
             try:
-                connection, _ = listener.accept()
+                connection, _ = self._socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 log.warning("no connection is accepted for %g s: %s", _FULL_S, error)
                 loop = asyncio.get_running_loop()
-                loop.remove_reader(listener)
-                loop.call_later(_FULL_S, self._listen, listener)
+                loop.remove_reader(self._socket)
+                loop.call_later(_FULL_S, self._listen)
                 return
             connection.setblocking(False)
             peer = str((connection.getpeername() or ("",))[0]) if _is_connected(connection) else ""
-            many = self._of[peer] >= MAX_OF_ONE_ADDRESS and not _is_loopback_name(peer)
+            many = self._of[peer] >= MAX_OF_ONE_ADDRESS and not _is_loopback(peer)
             if not peer or len(self._tasks) >= self._max_connections or many:
                 connection.close()
                 continue
-            self._of[peer] += 1
-            task = asyncio.ensure_future(self._converse(connection))
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._ended, peer))
+            self._begin(peer, connection, self._answer)
 
-    def _ended(self, peer: str, task: asyncio.Task[None]) -> None:
+    def _begin(self, whose: str, connection: socket.socket, answer: _Answers) -> None:
+        """Answer what comes on the connection until its end. It counts for `whose` it is."""
+        self._of[whose] += 1
+        task = asyncio.ensure_future(self._converse(connection, answer))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, whose))
+
+    def _ended(self, whose: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._of[peer] -= 1
-        if not self._of[peer]:
-            del self._of[peer]
+        self._of[whose] -= 1
+        if not self._of[whose]:
+            del self._of[whose]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a connection ended by a fault; please report it: %s", fault(error))
 
-    async def _converse(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    async def _converse(self, connection: socket.socket, answer: _Answers) -> None:
         client = await client_of(connection, self._patience)
         self._clients.add(client)
         try:
             while (head := await client.head()) is not None:
-                await self._answer(client, head)
+                await answer(client, head)
                 if self._is_closing or not client.next():
                     break
         except ClientLeft:
@@ -312,25 +314,11 @@ class GatewayServer:
         if self._is_closing or len(self._tasks) >= self._max_connections:
             end.close()
             return
-        task = asyncio.ensure_future(self._relayed(service, end))
-        self._of[service] += 1
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, service))
+        self._begin(service, end, partial(self._answer_relayed, service))
 
-    async def _relayed(self, service: str, end: socket.socket) -> None:
-        client = await client_of(end, self._patience)
-        self._clients.add(client)
-        try:
-            while (head := await client.head()) is not None:
-                to = Destination(service, head.path, "", is_relayed=True)
-                await self._relaying.serve(client, head, to)
-                if self._is_closing or not client.next():
-                    break
-        except ClientLeft:
-            log.debug("a peer has left %s", service)
-        finally:
-            self._clients.discard(client)
-            await client.close()
+    async def _answer_relayed(self, service: str, client: Client, head: Head) -> None:
+        to = Destination(service, head.path, "", is_relayed=True)
+        await self._relaying.serve(client, head, to)
 
     async def _answer(self, client: Client, head: Head) -> None:
         requests = self.gateway.requests
@@ -404,7 +392,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     return parse_host_and_port("listen", text, 8080)
 
 
-def _bound(host: str, port: int) -> list[socket.socket]:
+def _bound(host: str, port: int) -> socket.socket:
     """Raises LocalError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -421,14 +409,10 @@ def _bound(host: str, port: int) -> list[socket.socket]:
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         problem = f"a gateway cannot listen at {where}: {error.strerror or error}"
         raise LocalError(f"{problem}; choose another address or port") from error
-    return [listener]
+    return listener
 
 
-def _is_loopback(listener: socket.socket) -> bool:
-    return _is_loopback_name(str(listener.getsockname()[0]))
-
-
-def _is_loopback_name(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     return False

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from formation_p2p.core.errors import RemoteError
+from formation_p2p.features.services.api.kept import Wanted
 from formation_p2p.features.services.core.spec import ServiceSpec, WorkerType
+from formation_p2p.workload.core.process import ProcessSpec
 
 
 class ServiceUnavailable(RemoteError):
@@ -114,37 +116,7 @@ class RunningJob(Protocol):
     def cancel(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A task that a program submits over HTTP."""
-
-    argv: tuple[str, ...]
-    label: str = ""
-    env: tuple[tuple[str, str], ...] = ()
-
-
-class Upstreams(Protocol):
-    """Where requests go."""
-
-    async def connect(
-        self,
-        service: str,
-        sticky: str | None,
-        caller: str,
-        on_behalf: bytes,
-        full: Callable[[], None],
-    ) -> Upstream:
-        """A stream to the best replica, or to the one that `sticky` names while it is ready; where
-        all are full, callers take turns, and `full` is called. It is for the holder of the grant
-        `on_behalf`. Raises ServiceUnavailable, and FormationError, where nothing was sent."""
-        ...
-
-    def failed(self, service: str, replica: str) -> None:
-        """A replica answered with an error of its own, such as the status 500."""
-        ...
-
-
-class Source(Upstreams, Protocol):
+class Source(Protocol):
     """On the loop of the gateway."""
 
     @property
@@ -165,9 +137,23 @@ class Source(Upstreams, Protocol):
     async def gangs(self) -> Sequence[GangView]: ...
 
     async def submit(
-        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
+        self,
+        specs: Sequence[ProcessSpec],
+        labels: Sequence[str],
+        name: str,
+        options: Mapping[str, Any],
     ) -> RunningJob:
         """Raises InvalidInput."""
+        ...
+
+    async def connect(self, wanted: Wanted, caller: str, full: Callable[[], None]) -> Upstream:
+        """A stream to the best replica, or to the one that the caller had while it is ready; where
+        all are full, callers take turns, and `full` is called. Raises ServiceUnavailable, and
+        FormationError, where nothing was sent."""
+        ...
+
+    def failed(self, service: str, replica: str) -> None:
+        """A replica answered with an error of its own, such as the status 500."""
         ...
 
     async def metrics(self) -> bytes:

@@ -126,12 +126,8 @@ def make_token(
     return PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def grant_in(text: str) -> bytes:
+def grant_in(encoded: str) -> bytes:
     """Raises InvalidInput for all but base64url."""
-    return _decoded(text)
-
-
-def _decoded(encoded: str) -> bytes:
     if len(encoded) > MAX_TOKEN_BYTES * 4 // 3 + 4:
         raise InvalidInput("token", "it is too long to be one; paste one token alone")
     try:
@@ -147,7 +143,7 @@ def read_token(text: str) -> Token | Bearer:
     if encoded == text:
         return Bearer(grant_in(text))
     try:
-        raw = _decoded(encoded)
+        raw = grant_in(encoded)
         peer_id, payload = envelope.open_envelope(raw, _DOMAIN, _TYPE, MAX_TOKEN_BYTES)
         match codec.decode(payload, MAX_TOKEN_BYTES):
             case [network_id, name, expires, may, grant]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.sync_loop import waits
-from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import NodeClosed, lacks
 from formation_p2p.features.services.api.node import ServiceNode
 from formation_p2p.state.http_members import HTTP_MEMBERS, HttpMemberFile
@@ -49,11 +48,7 @@ class GatewayNode(ServiceNode):
         assert isinstance(self, Node), "it is a part of that"
         runtime, claim = self._services.entered()
         path = self._services.home.path / HTTP_MEMBERS
-
-        def ping(to: Contact) -> Awaitable[object]:
-            return self._bridge.perform(lambda shell: shell.ping(to))
-
-        seen = NodeSource(self, self._bridge.look, self._bridge.call, ping)
+        seen = NodeSource(self, self._bridge)
         opened = GatewayServer(
             seen,
             claim.network,
