@@ -6,8 +6,8 @@ python -m tools.without --all DIR           the kernel alone
 
 A feature that imports another one goes with it. What joins features to the kernel loses what it has
 of them: imports, members of unions, fields, arguments, and methods that are about them alone. Tests
-and examples that import what is gone are left out, and so are rows of tables of the documents that
-name it; their prose stays.
+and examples that import what is gone are left out, with those that import them. In documents, rows
+of tables that name what is gone are left out, and other names of its files are plain text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -232,11 +232,38 @@ class _Without(ast.NodeTransformer):
         return node
 
 
-def _left_of_document(text: str, all_gone: set[str]) -> str:
-    """Without rows of tables, and of the picture of rooms, that name a file or folder of these."""
+def _left_of_document(
+    name: str, text: str, all_gone: set[str], is_gone: Callable[[str], bool]
+) -> str:
+    """Without rows of tables, and of the picture of rooms, that name a file or folder of these
+    features. What else is written as the name of a file that is gone is plain text."""
     names = "|".join(sorted(all_gone))
     row = re.compile(rf"^(?:\|.*features/(?:{names})/.*| │ (?:{names}) +│.*)\n", re.MULTILINE)
-    return row.sub("", text)
+    folders = ("", f"{PACKAGE}/", f"{name.rpartition('/')[0]}/")
+
+    def unmarked(match: re.Match[str]) -> str:
+        return match[1] if any(is_gone(folder + match[1]) for folder in folders) else match[0]
+
+    return re.sub(r"`([\w./-]+/[\w./-]*)`", unmarked, row.sub("", text))
+
+
+def _beside(names: Iterable[str], gone: set[str]) -> set[str]:
+    """The programs and tests that import what is gone, or one of these."""
+    imports: dict[str, set[str]] = {}
+    for name in names:
+        if name.endswith(".py") and name.startswith(BESIDE) and not name.startswith(SIMULATOR):
+            imports[name] = set(imported(ast.parse((ROOT / name).read_text())))
+    out = {name for name, all_of in imports.items() if gone & set(map(feature_of, all_of))}
+    while True:
+        modules = {name.removesuffix(".py").replace("/", ".") for name in out}
+        more = {
+            name
+            for name, all_of in imports.items()
+            if any(each in modules or each.rpartition(".")[0] in modules for each in all_of)
+        }
+        if more <= out:
+            return out
+        out |= more
 
 
 def without(gone: Iterable[str], to: Path, within: str = "") -> set[str]:
@@ -244,25 +271,28 @@ def without(gone: Iterable[str], to: Path, within: str = "") -> set[str]:
     all that are gone. What Python has compiled of an unchanged module goes along."""
     all_gone = with_dependents(gone)
     folders = tuple(f"{FEATURES.replace('.', '/')}/{name}/" for name in all_gone)
-    for name in working_tree(ROOT):
+    names = [name for name in working_tree(ROOT) if name.startswith(within)]
+    left_out = _beside(names, all_gone)
+
+    def is_gone(path: str) -> bool:
+        return path.startswith(folders) or path in left_out
+
+    for name in names:
         source = ROOT / name
-        if name.startswith(folders) or not name.startswith(within):
+        if is_gone(name):
             continue
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text() if source.suffix == ".py" else ""
         if source.suffix == ".md":
-            target.write_text(_left_of_document(source.read_text(), all_gone))
+            target.write_text(_left_of_document(name, source.read_text(), all_gone, is_gone))
             continue
-        if any(f"features.{each}" in text for each in all_gone):
-            tree = ast.parse(text)
-            if name.startswith(BESIDE) and not name.startswith(SIMULATOR):
-                if any(feature_of(full) in all_gone for full in imported(tree)):
-                    continue
-            elif name.startswith((f"{PACKAGE}/", SIMULATOR)):
-                text = ast.unparse(ast.fix_missing_locations(_Without(all_gone).visit(tree)))
-                target.write_text(text)
-                continue
+        if any(f"features.{each}" in text for each in all_gone) and name.startswith(
+            (f"{PACKAGE}/", SIMULATOR)
+        ):
+            tree = ast.fix_missing_locations(_Without(all_gone).visit(ast.parse(text)))
+            target.write_text(ast.unparse(tree))
+            continue
         shutil.copy2(source, target)  # with its time, by which the compiled one is known
         if source.suffix == ".py" and (compiled := Path(cache_from_source(str(source)))).is_file():
             (target.parent / compiled.parent.name).mkdir(exist_ok=True)

@@ -35,10 +35,9 @@ from formation_p2p.dht.core.rpc import (
     SendRequest,
     SendResponse,
 )
-from formation_p2p.dht.core.store import CheckedProfile, RecordStore
+from formation_p2p.dht.core.store import CheckedProfile, RecordStore, Shelf
 from formation_p2p.discovery.core.finder import suits
 from formation_p2p.discovery.core.shard_membership import names_of
-from formation_p2p.features.services.core.shelf import Shelf
 from formation_p2p.machine.core.capability import Capability, idle
 from formation_p2p.records.core.profile import Profile, SignedProfile, open_profile, seal_profile
 

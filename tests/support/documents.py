@@ -68,3 +68,15 @@ def inline_commands() -> Iterator[tuple[str, str]]:
         prose = _FENCE.sub("", text_of(document))
         for match in _INLINE.finditer(prose):
             yield document, " ".join(match[1].split())
+
+
+def first_cells(page: str, heading: str = "", table: str = "") -> set[str]:
+    """What stands in backticks in the first cells of a page's rows, of the part below a heading;
+    of the table whose first row begins so, where it is named."""
+    text = text_of(f"docs/reference/{page}.md")
+    if heading:
+        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    if table:
+        text = text.split(f"\n| {table}")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| ([^|]*) \|", text, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}

@@ -1,10 +1,12 @@
-"""Messages of the work protocol as hypothesis draws them: all of them, within their bounds."""
+"""Messages of the work protocol as hypothesis draws them, within their bounds: those of the kernel;
+and what holds for each."""
 
-from typing import TypeVar
+import contextlib
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.refusals import (
     Busy,
@@ -18,20 +20,9 @@ from formation_p2p.core.refusals import (
     Preempted,
     Unbuildable,
 )
-from formation_p2p.features.gangs.core.messages import MAX_OTHERS, Enlist, ReportUsage
-from formation_p2p.features.gangs.core.roster import GANG_ID_CHARS, MAX_MEMBERS, Member, Roster
-from formation_p2p.features.gangs.core.tunnel import OWNER
-from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
-from formation_p2p.features.quotas.core.messages import (
-    MAX_MILLI_S,
-    AccountRows,
-    AskAccount,
-    AskSlice,
-    SliceAnswer,
-    SliceRow,
-)
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.messages import (
+    MAX_FRAME_BYTES,
     MAX_MS,
     MAX_REACH,
     MAX_WINDOW,
@@ -64,6 +55,8 @@ from formation_p2p.leases.core.messages import (
     TasksEnded,
     TaskStarted,
     WorkMessage,
+    pack,
+    parse,
 )
 from formation_p2p.leases.core.refusal_kind import MAX_RETRY_MS
 from formation_p2p.machine.core.bounds import (
@@ -73,9 +66,7 @@ from formation_p2p.machine.core.bounds import (
     MAX_STORAGE_BYTES,
 )
 from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
-from formation_p2p.placement.core.round_trips import MAX_RTT_US
-from formation_p2p.records.core.codec import MAX_INT
-from formation_p2p.trust.core.quota import Used
+from formation_p2p.records.core.codec import MAX_INT, decode, encode
 from formation_p2p.workload.core.blob import DAG_CBOR, DIGEST_BYTES, RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.checkpoint import MAX_SEQUENCE, Checkpoint, inline
 from formation_p2p.workload.core.hints import MAX_NEAR
@@ -148,51 +139,11 @@ checkpoints = st.builds(Checkpoint, st.integers(1, MAX_SEQUENCE), contents) | st
 )
 assignments = st.builds(Assignment, ids, counts, blobs, times_ms, st.none() | checkpoints)
 peers = st.sampled_from(("alice", "bob", "carol")).map(lambda name: identity(name).peer_id)
-trips = st.tuples(st.integers(0, MAX_OTHERS - 1), st.integers(1, MAX_RTT_US))
-contacts = st.builds(
-    Contact,
-    peers,
-    st.lists(st.sampled_from(("/ip4/192.0.2.1/tcp/4001", "/ip6/::1/tcp/4001")), max_size=2).map(
-        tuple
-    ),
-)
-lease_usages = st.builds(
-    LeaseUsage,
-    ids,
-    counts,
-    st.integers(0, MAX_CPU_MILLI),
-    st.integers(0, MAX_MEMORY_BYTES),
-    tuples_of(st.builds(LinkBytes, st.integers(OWNER, MAX_MEMBERS - 1), counts, counts)),
-)
-rosters = st.builds(
-    lambda gang_id, sequence, owner, members, has_network: Roster(
-        gang_id, sequence, MAX_MEMBERS, owner, members, has_network
-    ),
-    st.text("0123456789abcdef", min_size=GANG_ID_CHARS, max_size=GANG_ID_CHARS),
-    st.integers(1, MAX_INT),
-    contacts,
-    st.lists(
-        st.builds(Member, st.integers(0, MAX_MEMBERS - 1), contacts, counts),
-        max_size=3,
-        unique_by=lambda member: member.rank,
-    ).map(lambda members: tuple(sorted(members, key=lambda member: member.rank))),
-    st.booleans(),
-)
-offered = counts, ids, holdings, counts, times_ms, tuples_of(places), tuples_of(trips)
-months = st.sampled_from(("2026-01", "2026-12"))
-used = st.builds(Used, st.integers(0, MAX_MILLI_S), st.integers(0, MAX_MILLI_S))
+requested = counts, needs, blobs, st.integers(0, MAX_PRIORITY), tuples_of(cids)
+offered = counts, ids, holdings, counts, times_ms, tuples_of(places)
 messages: st.SearchStrategy[WorkMessage] = st.one_of(
-    st.builds(
-        PlacementRequest,
-        counts,
-        needs,
-        blobs,
-        st.integers(0, MAX_PRIORITY),
-        tuples_of(cids),
-        beside=tuples_of(peers),
-        since_ms=counts,
-    ),
-    st.builds(Offer, *offered, st.none() | blobs),
+    st.builds(PlacementRequest, *requested, since_ms=counts),
+    st.builds(Offer, *offered, profile=st.none() | blobs),
     st.builds(RequestRefused, counts, refusals),
     st.builds(Commit, ids, st.none() | blobs),
     st.builds(Leased, ids, counts, times_ms, windows),
@@ -218,12 +169,44 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(LeaveWant, blobs),
     st.builds(HandWant, blobs),
     st.builds(SpreadWant, blobs, st.integers(0, KEY_BITS), st.integers(1, MAX_REACH)),
-    st.builds(AskSlice, ids, months, counts, used, blobs, st.none() | blobs),
-    st.builds(SliceAnswer, ids, months, counts, st.booleans(), used, used),
-    st.builds(AskAccount, ids, months, blobs),
-    st.builds(
-        AccountRows, ids, months, st.booleans(), tuples_of(st.builds(SliceRow, peers, counts, used))
-    ),
-    st.builds(Enlist, ids, counts, st.integers(0, MAX_MEMBERS - 1), rosters),
-    st.builds(ReportUsage, tuples_of(lease_usages)),
 )
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers(-(2**64), 2**64 - 1)
+    | st.text(max_size=8)
+    | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=8,
+)
+paths = st.lists(st.integers(0, 20), max_size=4)
+
+
+def put(value: Any, path: list[int], new: object) -> Any:
+    """`value` with what stands at a place in its nested lists replaced."""
+    if not path or not isinstance(value, list) or not value:
+        return new
+    place = path[0] % len(value)
+    return [*value[:place], put(value[place], path[1:], new), *value[place + 1 :]]
+
+
+def check_damage(message: WorkMessage, data: st.DataObject) -> None:
+    """No damage to its frame breaks the parser."""
+    raw = bytearray(pack(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    for damaged in (bytes(raw), cut, bytes(raw) + b"\x00"):
+        with contextlib.suppress(ProtocolViolation):
+            parse(damaged)
+
+
+def check_another_kind(message: WorkMessage, path: list[int], new: object) -> None:
+    """No field of another kind breaks the parser; and what gets through is a message like any
+    other: it can be sent on."""
+    raw = encode(put(decode(pack(message), MAX_FRAME_BYTES), path, new))
+    with contextlib.suppress(ProtocolViolation):
+        parsed = parse(raw)
+        assert parse(pack(parsed)) == parsed

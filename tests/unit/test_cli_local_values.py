@@ -8,7 +8,7 @@ import pytest
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import Key
 from formation_p2p.discovery.core.trace import Trace
-from formation_p2p.features.services.core.events import SpecPublished
+from formation_p2p.peer.core.effects import RejectRequest
 from formation_p2p.placement.core.decision import Decision, Discovery, Ranked
 from formation_p2p.placement.core.policy import Score, Term
 from formation_p2p.rpc.node_socket import Method, NodeSocket
@@ -36,8 +36,8 @@ def test_what_a_decision_tells_people_comes_whole() -> None:
 
 
 def test_what_a_field_has_to_have_is_told() -> None:
-    published = SpecPublished(b"digest", 3, "why", cause="asked for")
-    assert unpack(SpecPublished, pack(published)).cause == "asked for"
+    told = RejectRequest("job", "why", cause="asked for")
+    assert unpack(RejectRequest, pack(told)).cause == "asked for"
 
 
 class Handlers:

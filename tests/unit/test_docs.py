@@ -17,8 +17,6 @@ from formation_p2p.core.errors import FormationError
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.units import format_bytes
 from formation_p2p.drivers import heartbeat
-from formation_p2p.features.builds.core import formfile
-from formation_p2p.features.services.core import toml_spec
 from formation_p2p.jobs.core import task_run
 from formation_p2p.jobs.core.job_events import RetryReason
 from formation_p2p.leases.core import back_off, held_lease, lease
@@ -37,7 +35,7 @@ from formation_p2p.workload.core.outcome import FailureKind
 from formation_p2p.workload.core.quorum import Quorum
 from formation_p2p.workload.core.scope import Find, Scope
 from formation_p2p.workload.core.work import MAX_TASKS, MIN_MEMORY_BYTES
-from tests.support.documents import block, text_of
+from tests.support.documents import block, first_cells, text_of
 from tests.support.programs import ROOT
 from tests.support.state_tables import events_table, read_ways, tables_of_the_code
 
@@ -153,18 +151,6 @@ def test_the_documents_have_every_table_of_states_of_the_code_as_it_is() -> None
 # -- keys, options, errors ----------------------------------------------------------------
 
 
-def first_cells(page: str, heading: str = "", table: str = "") -> set[str]:
-    """What stands in backticks in the first cells of a page's rows, of the part below a heading;
-    of the table whose first row begins so, where it is named."""
-    text = text_of(f"docs/reference/{page}.md")
-    if heading:
-        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    if table:
-        text = text.split(f"\n| {table}")[1].split("\n\n")[0]
-    cells = re.findall(r"^\| ([^|]*) \|", text, re.MULTILINE)
-    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
-
-
 def test_the_options_of_tasks_are_those_of_the_code() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| (?:`(\w+)`|-) \| (?:`--([\w-]+)`|-) \|",
@@ -190,9 +176,6 @@ def test_the_needs_and_the_values_of_options_are_those_of_the_code() -> None:
 def test_the_keys_of_files_are_those_of_the_code() -> None:
     keys = {each.split(".")[0] for each in first_cells("job-files", table="key of `[[task]]`")}
     assert keys == set(TASK_KEYS)
-    directives = first_cells("job-files", "Formfiles")
-    assert directives == {*formfile.OWN_DIRECTIVES, *formfile.RUN_DIRECTIVES}
-    assert first_cells("catalogs") == set(toml_spec.KEYS)
 
 
 def test_the_errors_and_exit_codes_are_those_of_the_code() -> None:

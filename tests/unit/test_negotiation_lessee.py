@@ -3,12 +3,10 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import (
     Busy,
@@ -22,8 +20,6 @@ from formation_p2p.core.refusals import (
     TooDear,
 )
 from formation_p2p.core.units import GIB
-from formation_p2p.features.gangs.core.messages import Enlist
-from formation_p2p.features.gangs.core.roster import Member, Roster
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.held_lease import TRANSITIONS, HeldLease, HeldState
 from formation_p2p.leases.core.lessee import (
@@ -47,7 +43,6 @@ from formation_p2p.leases.core.messages import (
     RequestRefused,
     WorkMessage,
     pack,
-    parse,
     waiting_id,
 )
 from formation_p2p.leases.core.parameters import LEASE_DEFAULTS
@@ -57,8 +52,6 @@ from formation_p2p.leases.core.session import Undelivered
 from formation_p2p.leases.core.unserved import MAX_UNANSWERED, Unserved
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.task_options import SchedulingKey
-from formation_p2p.records.core import codec
-from formation_p2p.records.core.codec import Malformed
 from formation_p2p.trust.core.grants import Rights, issue, read_grant
 from simulations.simulator.world import EPOCH_UNIX_S
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, identity, sent
@@ -767,39 +760,3 @@ def test_what_is_for_another_is_asked_for_by_what_both_may() -> None:
         bob.sends()
     bob.lessee.root_public_key = b""
     assert bob.lessee.shown(key) == b"", "of another network, or without one"
-
-
-# The members of a gang, as each is told of the others.
-
-ROSTER = Roster("ab" * 16, 1, 3, BOB, (Member(0, ALICE, 5), Member(2, CAROL, 6)))
-ENLIST = Enlist("lease", 5, 0, ROSTER)
-
-
-def test_a_roster_travels_and_names_its_members() -> None:
-    assert parse(pack(ENLIST)) == ENLIST
-    assert ROSTER.member(2) == Member(2, CAROL, 6)
-    assert ROSTER.member(1) is None
-    assert ROSTER.members[0].peer_id == ALICE.peer_id
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        (Member(2, CAROL, 6), Member(0, ALICE, 5)),
-        (Member(0, CAROL, 6), Member(0, ALICE, 5)),
-        (Member(3, CAROL, 6),),
-    ],
-)
-def test_ranks_are_in_order_and_below_the_size(members: tuple[Member, ...]) -> None:
-    with pytest.raises(Malformed):
-        replace(ROSTER, members=members)
-
-
-def test_a_peer_id_that_is_none_is_refused() -> None:
-    raw: Any = codec.decode(pack(ENLIST), 10_000)
-    raw[4][3][0] = b"nobody"
-    with pytest.raises(ProtocolViolation, match="peer id"):
-        parse(codec.encode(raw))
-    raw[4][3].clear()
-    with pytest.raises(ProtocolViolation, match="names no peer"):
-        parse(codec.encode(raw))

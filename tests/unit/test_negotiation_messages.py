@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.assembly import PeerMessage
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.refusals import (
     Busy,
@@ -22,7 +21,6 @@ from formation_p2p.core.refusals import (
     Unbuildable,
 )
 from formation_p2p.core.units import MAX_BYTES, MIB
-from formation_p2p.features.quotas.core.messages import AskSlice, SliceAnswer
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.leases.core.messages import (
@@ -68,7 +66,7 @@ from formation_p2p.leases.core.messages import (
 from formation_p2p.leases.core.refusal_kind import MAX_REASON_CHARS, MAX_RETRY_MS
 from formation_p2p.machine.core.bounds import MAX_CPU_MILLI, MAX_GPUS
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.records.core.codec import MAX_INT, decode, encode
+from formation_p2p.records.core.codec import MAX_INT, encode
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.records.core.resources import pack_requirements
 from formation_p2p.records.core.schema import Schema, Slot, integer, items
@@ -78,26 +76,13 @@ from formation_p2p.workload.core.hints import MAX_NEAR
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Succeeded, Usage
 from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_RESULT_BYTES
 from tests.support.stories import NEEDS
-from tests.support.work_messages import messages
-
-anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.floats()
-    | st.integers(-(2**64), 2**64 - 1)
-    | st.text(max_size=8)
-    | st.binary(max_size=8),
-    lambda inner: st.lists(inner, max_size=4),
-    max_leaves=8,
+from tests.support.work_messages import (
+    anything,
+    check_another_kind,
+    check_damage,
+    messages,
+    paths,
 )
-
-
-def put(value: Any, path: list[int], new: object) -> Any:
-    """`value` with what stands at a place in its nested lists replaced."""
-    if not path or not isinstance(value, list) or not value:
-        return new
-    place = path[0] % len(value)
-    return [*value[:place], put(value[place], path[1:], new), *value[place + 1 :]]
 
 
 @settings(max_examples=60)
@@ -116,25 +101,15 @@ def test_no_bytes_break_the_parser(raw: bytes) -> None:
 @settings(max_examples=60)
 @given(messages, st.data())
 def test_no_damage_to_a_frame_breaks_the_parser(message: WorkMessage, data: st.DataObject) -> None:
-    raw = bytearray(pack(message))
-    for _ in range(data.draw(st.integers(1, 3))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
-    for damaged in (bytes(raw), cut, bytes(raw) + b"\x00"):
-        with contextlib.suppress(ProtocolViolation):
-            parse(damaged)
+    check_damage(message, data)
 
 
 @settings(max_examples=60)
-@given(messages, st.lists(st.integers(0, 20), max_size=4), anything)
+@given(messages, paths, anything)
 def test_no_field_of_another_kind_breaks_the_parser(
     message: WorkMessage, path: list[int], new: object
 ) -> None:
-    """And what gets through is a message like any other: it can be sent on."""
-    raw = encode(put(decode(pack(message), MAX_FRAME_BYTES), path, new))
-    with contextlib.suppress(ProtocolViolation):
-        parsed = parse(raw)
-        assert parse(pack(parsed)) == parsed
+    check_another_kind(message, path, new)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +300,7 @@ def test_of_a_denial_that_is_too_long_the_beginning_travels(retry_ms: int | None
 
 def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
     """None of it depends on what was dispatched, or has ended, before."""
-    urgent = {kind for kind in PeerMessage.__args__ if is_urgent(kind.__new__(kind))}
+    urgent = {kind for kind in KernelMessage.__args__ if is_urgent(kind.__new__(kind))}
     assert urgent == {
         PlacementRequest,
         Offer,
@@ -339,8 +314,6 @@ def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
         LeaveWant,
         HandWant,
         SpreadWant,
-        AskSlice,
-        SliceAnswer,
     }
 
 

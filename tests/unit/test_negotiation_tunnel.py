@@ -1,12 +1,14 @@
 """Who may open a tunnel to whom, and what the two say."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.features.gangs.core.messages import Enlist
 from formation_p2p.features.gangs.core.roster import Member, Roster
 from formation_p2p.features.gangs.core.tunnel import (
     MAX_MESSAGE_BYTES,
@@ -24,7 +26,9 @@ from formation_p2p.features.gangs.core.tunnel import (
     party,
     refused,
 )
+from formation_p2p.leases.core import messages as work
 from formation_p2p.records.core import codec
+from formation_p2p.records.core.codec import Malformed
 
 ALICE, BOB, CAROL, EVE = (Identity.from_seed(bytes([n]) * 32).peer_id for n in range(4))
 GANG = "ab" * 16
@@ -139,3 +143,38 @@ def test_a_tunnel_is_between_two_members_under_their_leases(
 def test_an_error_says_why() -> None:
     error = TunnelError("no", TunnelRefusal.BUSY)
     assert (str(error), error.refusal, TunnelError("x").refusal) == ("no", "busy", None)
+
+
+# The members of a gang, as each is told of the others.
+
+ENLIST = Enlist("lease", 5, 0, ROSTER)
+
+
+def test_a_roster_travels_and_names_its_members() -> None:
+    assert work.parse(work.pack(ENLIST)) == ENLIST
+    assert ROSTER.member(1) == Member(1, Contact(BOB), 6)
+    assert ROSTER.member(2) is None
+    assert ROSTER.members[0].peer_id == ALICE
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (Member(2, Contact(CAROL), 6), Member(0, Contact(ALICE), 5)),
+        (Member(0, Contact(CAROL), 6), Member(0, Contact(ALICE), 5)),
+        (Member(3, Contact(CAROL), 6),),
+    ],
+)
+def test_ranks_are_in_order_and_below_the_size(members: tuple[Member, ...]) -> None:
+    with pytest.raises(Malformed):
+        replace(ROSTER, members=members)
+
+
+def test_a_peer_id_that_is_none_is_refused() -> None:
+    raw: Any = codec.decode(work.pack(ENLIST), 10_000)
+    raw[4][3][0] = b"nobody"
+    with pytest.raises(ProtocolViolation, match="peer id"):
+        work.parse(codec.encode(raw))
+    raw[4][3].clear()
+    with pytest.raises(ProtocolViolation, match="names no peer"):
+        work.parse(codec.encode(raw))

@@ -39,6 +39,7 @@ from formation_p2p.workload.core.checkpoint import Checkpoint
 from formation_p2p.workload.core.outcome import Ended, Succeeded
 from simulations.simulator.node import TRUE, Clock, SimNode
 from simulations.simulator.world import World
+from tests.support.feature_messages import messages as of_features
 from tests.support.stories import (
     NEEDS,
     contact,
@@ -235,7 +236,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
 @st.composite
 def aimed(draw: st.DrawFn) -> tuple[WorkMessage, int]:
     """A message, and which of the ids in use it is to name (0: none, it keeps its own)."""
-    return draw(messages), draw(st.integers(0, 6))
+    return draw(messages | of_features), draw(st.integers(0, 6))
 
 
 def named_by(world: World, message: WorkMessage, choice: int, grant: bytes) -> WorkMessage:

@@ -37,13 +37,14 @@ from formation_p2p.features.services.core.spec import (
     WorkerType,
     check_uses,
 )
-from formation_p2p.features.services.core.toml_spec import MAX_CATALOG_CHARS, services_of
+from formation_p2p.features.services.core.toml_spec import KEYS, MAX_CATALOG_CHARS, services_of
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core import codec
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.workload.core.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.core.process import MAX_SECRET_BYTES
 from formation_p2p.workload.core.scope import Scope
+from tests.support.documents import first_cells
 
 ALICE = Identity.from_seed(b"a" * 32).peer_id
 SCRIPT = Blob(Cid(RAW, digest_of(b"print()")), 7)
@@ -425,3 +426,7 @@ def test_what_was_refused_never_ran() -> None:
     assert ServiceError("busy", ServiceRefusal.BUSY).never_ran
     assert ServiceError("not dialled", never_ran=True).never_ran
     assert not ServiceError("broken amid the answer").never_ran
+
+
+def test_the_document_has_all_keys_of_a_catalog() -> None:
+    assert first_cells("catalogs") == set(KEYS)
