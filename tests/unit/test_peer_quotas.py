@@ -26,7 +26,7 @@ from formation_p2p.trust.core.charter import Charter
 from formation_p2p.trust.core.grants import Right, Rights
 from formation_p2p.trust.core.hours import parse_hours
 from formation_p2p.trust.core.membership import Membership
-from formation_p2p.trust.core.network_quota import OwnCountOnly
+from formation_p2p.trust.core.network_quota import NetworkCount
 from formation_p2p.trust.core.quota import NOTHING, Quota, Used
 from formation_p2p.trust.core.root_keys import KeySet
 from formation_p2p.trust.core.signed_charter import draft, sign
@@ -405,7 +405,7 @@ def test_a_voucher_with_no_lease_or_with_the_grant_of_another_counts_for_nothing
 def test_a_worker_that_counts_its_own_hours_only_reads_no_voucher() -> None:
     world = town_of_two()
     alice, bob = world.nodes["alice"], world.nodes["bob"]
-    worker_of(alice).admission.network = OwnCountOnly()
+    worker_of(alice).admission.network = NetworkCount()
     issued_unix_ms = int((EPOCH_UNIX_S + world.now_s) * 1000)
     word = seal_voucher(bob.identity, alice.identity.peer_id, Used(1000, 0), issued_unix_ms)
     world.delivered(bob, alice, Renew("no lease", 1, bob.network().grant, word))

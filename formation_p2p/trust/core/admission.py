@@ -25,7 +25,6 @@ from formation_p2p.trust.core.hours import opening_in_words
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network_quota import (
     NetworkCount,
-    OwnCountOnly,
     network_accounts,
     quota_of,
 )
@@ -89,7 +88,7 @@ class AdmissionController:
         parameters: TrustParameters = TrustParameters(),
     ) -> None:
         self._parameters = parameters
-        self.network: NetworkCount = OwnCountOnly()
+        self.network = NetworkCount()
         self._membership = membership
         self._labels = labels
         self._permissive = permissive

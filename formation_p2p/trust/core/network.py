@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
@@ -31,10 +32,44 @@ from formation_p2p.workload.core.scope import NOWHERE, Place, Scope, scope_betwe
 # A newcomer needs one that answers; an invite that fits in a message has room for these.
 MAX_GATES: Final = 8
 
-_PREFIX: Final = "formation1:"
-_FIELD: Final = "invite"
 _ROOT_KEY_BYTES: Final = 32
 _MAX_BODY_BYTES: Final = MAX_GRANT_BYTES + MAX_GATES * (addresses.MAX_ADDRESS_BYTES + 3) + 64
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class GrantText:
+    """The root of a network, its gates and a grant as one line of text, which begins with `prefix`
+    and is called `field` in errors."""
+
+    prefix: str
+    field: str
+
+    def text(self, root: bytes, gates: tuple[str, ...], grant: bytes) -> str:
+        raw = [addresses.address_bytes(gate) for gate in gates]
+        return pasted_text(self.prefix, codec.encode([root, raw, grant]))
+
+    def parse(self, text: str, made: Callable[[bytes, tuple[str, ...], bytes], _T]) -> _T:
+        """What is made of the three. Raises InvalidInput."""
+        body = body_of(text, self.prefix, self.field, _MAX_BODY_BYTES)
+        try:
+            fields = codec.decode(body, _MAX_BODY_BYTES)
+            root, gates, grant = take_row(fields, 3, self.field, "is not a list of three fields")
+            return made(
+                codec.take_bytes(root, "root key", _ROOT_KEY_BYTES),
+                addresses.read_addresses(
+                    codec.take_bytes(gate, "gate", addresses.MAX_ADDRESS_BYTES)
+                    for gate in codec.take_list(gates, "gate", MAX_GATES)
+                ),
+                codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
+            )
+        except codec.Malformed:
+            problem = "this version cannot read it; ask for one of the same version"
+            raise InvalidInput(self.field, problem) from None
+
+
+_INVITE: Final = GrantText("formation1:", "invite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +122,7 @@ class Network:
 
     def invite(self) -> str:
         """The invite; with a bearer grant in it, a secret."""
-        gates = [addresses.address_bytes(gate) for gate in self.gates]
-        body = codec.encode([self.root_public_key, gates, self.grant])
-        return pasted_text(_PREFIX, body)
+        return _INVITE.text(self.root_public_key, self.gates, self.grant)
 
 
 def network_id_of(root_public_key: bytes) -> bytes:
@@ -98,24 +131,7 @@ def network_id_of(root_public_key: bytes) -> bytes:
 
 def parse_invite(text: str) -> Network:
     """Raises InvalidInput, whose message says nothing of what the text holds."""
-    body = body_of(text, _PREFIX, _FIELD, _MAX_BODY_BYTES)
-    try:
-        return _unpack(codec.decode(body, _MAX_BODY_BYTES))
-    except codec.Malformed:
-        problem = "this version cannot read it; ask for one of the same version"
-        raise InvalidInput(_FIELD, problem) from None
-
-
-def _unpack(fields: object) -> Network:
-    root_public_key, gates, grant = take_row(fields, 3, "network", "is not a list of three fields")
-    return Network(
-        codec.take_bytes(root_public_key, "root key", _ROOT_KEY_BYTES),
-        addresses.read_addresses(
-            codec.take_bytes(gate, "gate", addresses.MAX_ADDRESS_BYTES)
-            for gate in codec.take_list(gates, "gate", MAX_GATES)
-        ),
-        codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
-    )
+    return _INVITE.parse(text, Network)
 
 
 def _one_form(gate: str) -> str:

@@ -7,8 +7,6 @@ blocks of its grant; unless the charter gives the quota, which no block of the g
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.trust.core.charter import Charter
@@ -16,8 +14,9 @@ from formation_p2p.trust.core.grants import GrantTerms
 from formation_p2p.trust.core.quota import UNLIMITED, Quota, QuotaAccount, Used
 
 
-class NetworkCount(Protocol):
-    """What counts the hours of all workers together: the feature quotas."""
+class NetworkCount:
+    """What counts the hours of all workers together: the feature quotas. By itself it counts
+    nothing, as at a worker that asks no other."""
 
     def began(
         self,
@@ -39,6 +38,7 @@ class NetworkCount(Protocol):
         self, account: QuotaAccount, used: Used, takes_gpu: bool, now: Moment
     ) -> str | None:
         """Why who has used so much here may use nothing more, this month."""
+        return None
 
     def extended(
         self,
@@ -52,44 +52,6 @@ class NetworkCount(Protocol):
 
     def leave(self, now: Moment) -> None:
         """The worker leaves, and has no leases any more."""
-
-
-class OwnCountOnly:
-    """A worker that asks no other."""
-
-    def began(
-        self,
-        lease_id: str,
-        bearer: PeerId,
-        accounts: tuple[QuotaAccount, ...],
-        reserved: Used,
-        now: Moment,
-    ) -> None:
-        pass
-
-    def charged(self, lease_id: str, now: Moment) -> None:
-        pass
-
-    def ended(self, lease_id: str, now: Moment) -> None:
-        pass
-
-    def used_up(
-        self, account: QuotaAccount, used: Used, takes_gpu: bool, now: Moment
-    ) -> str | None:
-        return None
-
-    def extended(
-        self,
-        bearer: PeerId,
-        accounts: tuple[QuotaAccount, ...],
-        grant: bytes,
-        extension: bytes,
-        now: Moment,
-    ) -> None:
-        pass
-
-    def leave(self, now: Moment) -> None:
-        pass
 
 
 def quota_of(terms: GrantTerms, account: QuotaAccount, charter: Charter | None) -> Quota:

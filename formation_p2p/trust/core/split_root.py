@@ -12,10 +12,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.records.core import addresses, codec
-from formation_p2p.records.core.pasted_text import body_of, cleaned, pasted_text
-from formation_p2p.records.core.profile import MAX_GRANT_BYTES
-from formation_p2p.records.core.resources import take_row
+from formation_p2p.records.core.pasted_text import cleaned
 from formation_p2p.trust.core.grant_form import Cosigned, read_form
 from formation_p2p.trust.core.grants import (
     GrantTerms,
@@ -25,12 +22,10 @@ from formation_p2p.trust.core.grants import (
     read_terms,
     reissue,
 )
-from formation_p2p.trust.core.network import MAX_GATES, Network
+from formation_p2p.trust.core.network import GrantText, Network
 from formation_p2p.trust.core.root_keys import KeySet
 
-_PREFIX: Final = "formation-request1:"
-_FIELD: Final = "request"
-_MAX_BODY_BYTES: Final = MAX_GRANT_BYTES + MAX_GATES * (addresses.MAX_ADDRESS_BYTES + 3) + 64
+_REQUEST: Final = GrantText("formation-request1:", "request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +76,7 @@ class GrantRequest:
         return Network(self.root_id, self.gates, self.grant)
 
     def text(self) -> str:
-        gates = [addresses.address_bytes(gate) for gate in self.gates]
-        return pasted_text(_PREFIX, codec.encode([self.root_id, gates, self.grant]))
+        return _REQUEST.text(self.root_id, self.gates, self.grant)
 
 
 def request_of(
@@ -121,25 +115,12 @@ def _signed_by(here: Iterable[Identity], request: GrantRequest) -> GrantRequest:
 
 
 def is_request(text: str) -> bool:
-    return cleaned(text).startswith(_PREFIX)
+    return cleaned(text).startswith(_REQUEST.prefix)
 
 
 def parse_request(text: str) -> GrantRequest:
     """Raises InvalidInput."""
-    body = body_of(text, _PREFIX, _FIELD, _MAX_BODY_BYTES)
-    try:
-        row = take_row(codec.decode(body, _MAX_BODY_BYTES), 3, _FIELD, "is not a list of three")
-        return GrantRequest(
-            codec.take_bytes(row[0], "root", 32),
-            addresses.read_addresses(
-                codec.take_bytes(gate, "gate", addresses.MAX_ADDRESS_BYTES)
-                for gate in codec.take_list(row[1], "gate", MAX_GATES)
-            ),
-            codec.take_bytes(row[2], "grant", MAX_GRANT_BYTES),
-        )
-    except codec.Malformed:
-        problem = "this version cannot read it; ask for one of the same version"
-        raise InvalidInput(_FIELD, problem) from None
+    return _REQUEST.parse(text, GrantRequest)
 
 
 def root_of(grant: bytes, root_id: bytes) -> KeySet:

@@ -32,6 +32,7 @@ from formation_p2p.features.quotas.core.quota_status import AccountStatus, Verdi
 from formation_p2p.features.quotas.core.quota_voucher import Voucher, open_voucher
 from formation_p2p.leases.core.session import Send
 from formation_p2p.records.core.profile import SignedProfile
+from formation_p2p.trust.core.network_quota import NetworkCount
 from formation_p2p.trust.core.quota import (
     NOTHING,
     Quota,
@@ -149,7 +150,7 @@ class _Lease:
     reserved: Used
 
 
-class QuotaEscrow:
+class QuotaEscrow(NetworkCount):
     """Of the worker `own`. `used` is what it has counted for an account in a month."""
 
     def __init__(
