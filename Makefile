@@ -30,7 +30,7 @@ PEERS_TXT := benchmarks/peers.txt
 PROTO_VENV := $(VENV)/proto
 PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
 PROTOS := formation_p2p/dht/core/kad.proto formation_p2p/reach/core/autonat.proto \
-	formation_p2p/reach/core/circuit.proto \
+	formation_p2p/reach/core/circuit.proto formation_p2p/reach/core/dcutr.proto \
 	formation_p2p/records/core/envelope.proto formation_p2p/net/transport/libp2p.proto
 
 # The tests start hundreds of processes, each of which would compile all that it imports again.

@@ -87,14 +87,14 @@ def test_of_many_addresses_the_first_are_read() -> None:
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b"", "of type None"),
+        (b"", "of type 0"),
         (integer(1, 200), "of type 200"),
         (integer(1, 300) + octets(2, bytes(MAX_MESSAGE_BYTES)), "bytes"),
-        (octets(2, b"abc")[:-1], "cut short"),
-        (varint(3 << 3 | 1) + bytes(7), "cut short"),
-        (varint(3 << 3 | 3), "field of type 3"),
-        (b"\x08\x80", "does not end"),
-        (b"\x08" + b"\xff" * 11, "does not end"),
+        (octets(2, b"abc")[:-1], "are not a message"),
+        (varint(3 << 3 | 1) + bytes(7), "are not a message"),
+        (varint(3 << 3 | 3), "are not a message"),
+        (b"\x08\x80", "are not a message"),
+        (b"\x08" + b"\xff" * 11, "are not a message"),
     ],
 )
 def test_what_is_no_message_is_a_violation(raw: bytes, why: str) -> None:

@@ -15,15 +15,15 @@ Sources: libp2p's DCUtR specification; go-libp2p, whose roles are reversed befor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.units import KIB
+from formation_p2p.reach.core import dcutr_pb2 as pb
 from formation_p2p.records.core.addresses import address_bytes, read_addresses
-from formation_p2p.records.core.protobuf import varint, varint_at
+from formation_p2p.records.core.protobuf import read_protobuf
 
 PROTOCOL: Final = "/libp2p/dcutr"
 # The specification's bound.
@@ -66,22 +66,18 @@ Message = Connect | Sync
 
 _CONNECT: Final = 100
 _SYNC: Final = 300
-# Of protobuf: a field's number and wire type.
-_TYPE: Final = 1 << 3
-_ADDRESSES: Final = 2 << 3 | 2
 
 
 def pack(message: Message) -> bytes:
     """`HolePunch`, without the length that the stream has before it."""
     match message:
         case Connect(addresses):
-            raws = [address_bytes(each) for each in addresses]
-            listed = [varint(_ADDRESSES) + varint(len(raw)) + raw for raw in raws]
-            return varint(_TYPE) + varint(_CONNECT) + b"".join(listed)
+            wire = pb.HolePunch(type=_CONNECT, addrs=map(address_bytes, addresses))
         case Sync():
-            return varint(_TYPE) + varint(_SYNC)
+            wire = pb.HolePunch(type=_SYNC)
         case _:
             assert_never(message)
+    return wire.SerializeToString()
 
 
 def parse(raw: bytes) -> Message:
@@ -89,43 +85,12 @@ def parse(raw: bytes) -> Message:
     skipped. Raises ProtocolViolation."""
     if len(raw) > MAX_MESSAGE_BYTES:
         raise ProtocolViolation(f"a message of hole punching has {len(raw)} bytes")
-    kind = None
-    addresses: list[bytes] = []
-    try:
-        for tag, number, content in _fields(raw):
-            if tag == _TYPE:
-                kind = number
-            elif tag == _ADDRESSES and len(addresses) < MAX_READ_ADDRESSES:
-                addresses.append(content)
-    except ValueError as error:
-        raise ProtocolViolation(f"a message of hole punching cannot be read: {error}") from error
-    if kind == _CONNECT:
-        return Connect(read_addresses(addresses))
-    if kind == _SYNC:
+    wire = read_protobuf(pb.HolePunch, raw, "a message of hole punching")
+    if wire.type == _CONNECT:
+        return Connect(read_addresses(wire.addrs[:MAX_READ_ADDRESSES]))
+    if wire.type == _SYNC:
         return Sync()
-    raise ProtocolViolation(f"a message of hole punching of type {kind}")
-
-
-def _fields(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Each field's tag, with its number or its bytes, in order. Raises ValueError."""
-    at = 0
-    while at < len(raw):
-        tag, at = varint_at(raw, at)
-        wire = tag & 7
-        if wire == 0:
-            number, at = varint_at(raw, at)
-            yield tag, number, b""
-            continue
-        if wire == 2:
-            size, at = varint_at(raw, at)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"a field of type {wire}")
-        if size > len(raw) - at:
-            raise ValueError("it is cut short")
-        yield tag, 0, raw[at : at + size]
-        at += size
+    raise ProtocolViolation(f"a message of hole punching of type {wire.type}")
 
 
 # -- the machine --------------------------------------------------------------------------------
