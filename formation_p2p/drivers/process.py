@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -226,31 +227,7 @@ class ProcessDriver:
             else:
                 output = Output(report.output, None)
             program = Program(spec, execution, output, self.blobs, folder)
-            at = execution.place
-            # The devices come last: they are the lease's to give.
-            environment = {
-                **base_environment(folder),
-                VARIABLE: str(folder / FILE),
-                **programs,
-                **spec.env,
-                **device_environment(execution.device_ids),
-                **({} if at is None else at.variables),
-            }
-            launch = Launch(
-                spec.argv,
-                environment,
-                folder,
-                execution.limits,
-                spec.stdin or b"",
-                shown=shown,
-                root=place.root,
-                writable=() if at is None else at.writable,
-                counted=() if at is None else at.writable,
-                network=None if at is None else at.network,
-                ports=None if at is None else at.ports,
-                lease_id=execution.lease_id,
-                grace_s=GRACE_S if execution.resident is None else execution.resident.grace_s,
-            )
+            launch = _launch(program, place.root, shown, programs)
             return await self._to_end(place, launch, program, report, is_laid_out=is_laid_out)
         finally:
             with trio.CancelScope(shield=True):
@@ -374,6 +351,39 @@ class ProcessDriver:
             await place.close()
         if self.blobs is not None:
             await self.blobs.release(holder_of(lease_id))
+
+
+def _launch(
+    program: Program, root: Path, shown: tuple[Path, ...], programs: Mapping[str, str]
+) -> Launch:
+    """Of a program in its folder below `root`, with the variables by which it finds what it asks
+    for."""
+    spec, execution, folder = program.spec, program.execution, program.folder
+    at = execution.place
+    # The devices come last: they are the lease's to give.
+    environment = {
+        **base_environment(folder),
+        VARIABLE: str(folder / FILE),
+        **programs,
+        **spec.env,
+        **device_environment(execution.device_ids),
+        **({} if at is None else at.variables),
+    }
+    return Launch(
+        spec.argv,
+        environment,
+        folder,
+        execution.limits,
+        spec.stdin or b"",
+        shown=shown,
+        root=root,
+        writable=() if at is None else at.writable,
+        counted=() if at is None else at.writable,
+        network=None if at is None else at.network,
+        ports=None if at is None else at.ports,
+        lease_id=execution.lease_id,
+        grace_s=GRACE_S if execution.resident is None else execution.resident.grace_s,
+    )
 
 
 def _put_restored(spec: ProcessSpec, folder: Path) -> None:

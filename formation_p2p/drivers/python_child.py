@@ -121,45 +121,18 @@ def main() -> None:
     outputs = [os.dup(1), os.dup(2)]
     around = own_module("main")
     defined, surroundings = around.Main(), around.Surroundings([os.dup(0), *outputs])
-    functions: Functions = {}
     folder = Folder()
-    reader = os.fdopen(calls, "rb", buffering=READ_BYTES, closefd=False)
-    count = 0
-    waiting: deque[tuple[int, int, bytes | Parcels]] = deque()
-    unwanted: set[int] = set()
-    waits = False
+    read_calls = Calls(calls, data)
     told_cpu_us = usage()[1]
     write(calls, READY)
-    while True:
-        while waits or not waiting:
-            header = reader.read(HEADER.size)
-            if len(header) < HEADER.size:
-                return  # the node is gone, or wants no more
-            kind, number, size = HEADER.unpack(header)
-            body = reader.read(size)
-            if len(body) < size:
-                return
-            if kind in (FUNCTION, PARCEL_FUNCTION):
-                line, _, pickled = body.partition(b"\n")
-                python, most, *how = line.split()
-                function = handed(kind, pickled, data)
-                functions[number] = python, function, int(most), bool(how), {}
-                if len(functions) > MAX_FUNCTIONS:
-                    del functions[min(functions)]
-            elif kind in (CALL, PARCEL_CALL):
-                count += 1
-                waiting.append((count, number, handed(kind, body, data)))
-            else:
-                unwanted.update(which for (which,) in WHICH.iter_unpack(body))
-                waits = False
-        which, number, arguments = waiting.popleft()
-        if which in unwanted:
-            unwanted.discard(which)
-            continue
+    while (call := read_calls.next()) is not None:
+        which, number, arguments = call
         folder.enter()
         os.environ["FORMATION_CHECKPOINT"] = f"{folder.home}/.checkpoint-{which}"  # as saves.py
         began_s = time.monotonic()
-        kind, message, value, buffers = answer(functions, number, arguments, defined, surroundings)
+        kind, message, value, buffers = answer(
+            read_calls.functions, number, arguments, defined, surroundings
+        )
         surroundings.restore()
         if buffers or kind == TOO_LARGE or (kind == RETURNED and len(value) > LARGE_BYTES):
             large = value, buffers, data, max_kept_bytes
@@ -167,6 +140,7 @@ def main() -> None:
         buffers.clear()
         keeps = not isinstance(arguments, bytes) and arguments.are_kept()
         waits = time.monotonic() - began_s > LONG_S or any(unread(fd) for fd in outputs)
+        read_calls.waits = waits
         memory_bytes, cpu_us = usage()
         used = memory_bytes, cpu_us - told_cpu_us
         told_cpu_us = cpu_us
@@ -178,6 +152,55 @@ def main() -> None:
                 raise
             sys.exit("the call closed a descriptor of its interpreter; close what it opened alone")
         folder.leave()
+
+
+class Calls:
+    """What the node sends. Once it `waits` nothing is run until the node says so."""
+
+    def __init__(self, calls: int, data: int) -> None:
+        self.functions: Functions = {}
+        self.waits = False
+        self.data = data
+        self.reader = os.fdopen(calls, "rb", buffering=READ_BYTES, closefd=False)
+        self.count = 0
+        self.waiting: deque[tuple[int, int, bytes | Parcels]] = deque()
+        self.unwanted: set[int] = set()
+
+    def next(self) -> tuple[int, int, bytes | Parcels] | None:
+        """Which call is to be run, of which function, and its arguments; None where the node is
+        gone, or wants no more."""
+        while True:
+            while self.waits or not self.waiting:
+                if not self.read():
+                    return None
+            call = self.waiting.popleft()
+            if call[0] not in self.unwanted:
+                return call
+            self.unwanted.discard(call[0])
+
+    def read(self) -> bool:
+        """Whether there was another message."""
+        header = self.reader.read(HEADER.size)
+        if len(header) < HEADER.size:
+            return False
+        kind, number, size = HEADER.unpack(header)
+        body = self.reader.read(size)
+        if len(body) < size:
+            return False
+        if kind in (FUNCTION, PARCEL_FUNCTION):
+            line, _, pickled = body.partition(b"\n")
+            python, most, *how = line.split()
+            function = handed(kind, pickled, self.data)
+            self.functions[number] = python, function, int(most), bool(how), {}
+            if len(self.functions) > MAX_FUNCTIONS:
+                del self.functions[min(self.functions)]
+        elif kind in (CALL, PARCEL_CALL):
+            self.count += 1
+            self.waiting.append((self.count, number, handed(kind, body, self.data)))
+        else:
+            self.unwanted.update(which for (which,) in WHICH.iter_unpack(body))
+            self.waits = False
+        return True
 
 
 def answer(

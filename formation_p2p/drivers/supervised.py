@@ -55,11 +55,7 @@ from formation_p2p.drivers.ending import Ending, read_ending
 from formation_p2p.drivers.groups import ProcessGroup
 from formation_p2p.drivers.heartbeat import Heartbeat
 from formation_p2p.drivers.launch import Launch, Orders
-from formation_p2p.drivers.machine import (
-    Machine,
-    interpreter_environment,
-    vendors_of,
-)
+from formation_p2p.drivers.machine import Machine, interpreter_environment, vendors_of
 from formation_p2p.drivers.supervisor import AGAIN, GRACE_S, NEXT, NOTICE, STOP
 
 _log = logging.getLogger(__name__)
@@ -75,6 +71,91 @@ _FLOOD_PAUSE_S: Final = 0.001
 # pipe(7): a pipe holds 64 KiB, which one read takes, unless its writer has made it 1 MiB.
 _MAX_PIPE_READS: Final = 16
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
+
+
+@dataclass(slots=True)
+class _Ends:
+    """What the node and a supervisor share: the `control` socket and the `outputs` of the task, of
+    which the supervisor has its own ends among `fds` and as `its_outputs`; what goes in front of it
+    is `around`. `passed_fds` are for the task. The `channel` tells of a network of the task's own:
+    the supervisor's end comes first."""
+
+    control: socket.socket
+    outputs: dict[Stream, int]
+    its_outputs: dict[Stream, int]
+    fds: dict[str, int]
+    around: tuple[str, ...]
+    passed_fds: tuple[int, ...]
+    channel: tuple[socket.socket, socket.socket] | None
+
+    @classmethod
+    def made(
+        cls,
+        machine: Machine,
+        launch: Launch,
+        group: ProcessGroup | None,
+        held: AsyncExitStack,
+        passed: ExitStack,
+    ) -> Self:
+        """The node's own are `held`, and the supervisor's `passed`. Raises OSError."""
+        network = launch.network
+
+        def its(fd: int) -> int:
+            passed.callback(os.close, fd)
+            return fd
+
+        control, its_control = _pair(passed, socket.SOCK_STREAM)
+        held.callback(control.close)
+        outputs: dict[Stream, int] = {}
+        its_outputs: dict[Stream, int] = {}
+        for stream in _STREAMS:
+            outputs[stream], its_outputs[stream] = os.pipe()
+            held.callback(os.close, outputs[stream])
+            its(its_outputs[stream])
+            os.set_blocking(outputs[stream], False)
+        # /proc is that of the machine: the sandbox's own is read-only.
+        fds = {
+            "control": its_control.fileno(),
+            "heart": its(Heartbeat.of_this_process().open()),
+            "proc": its(os.open("/proc", os.O_PATH | os.O_DIRECTORY)),
+        }
+        if group is not None:
+            fds["group"] = its(os.open(group.path / "cgroup.procs", os.O_WRONLY))
+            fds["group_folder"] = its(os.open(group.path, os.O_PATH | os.O_DIRECTORY))
+        shares_network = launch.limits.network and network is None
+        around: tuple[str, ...] = ()
+        if machine.sandbox is not None:
+            around = machine.sandbox.command(
+                launch.own,
+                network=shares_network,
+                gpus=vendors_of(launch.environment),
+                shown=launch.shown,
+                writable=launch.writable,
+                hosts=None if network is None else network.hosts(machine.home),
+            )
+            fds["node"] = its(os.pidfd_open(os.getpid()))
+        if launch.ports and machine.sandbox is not None and not shares_network:
+            ports, its_ports = _pair(passed, socket.SOCK_SEQPACKET)
+            held.callback(ports.close)
+            fds["ports"] = its_ports.fileno()
+            held.callback(launch.ports.attach(ports))
+        ends = cls(control, outputs, its_outputs, fds, around, launch.passed_fds, None)
+        if network is not None:
+            channel, its_channel = socket.socketpair()
+            passed.callback(channel.close)
+            passed.callback(its_channel.close)
+            ends.channel = its_channel, channel
+            ends.passed_fds = (*launch.passed_fds, its_channel.fileno())
+            ends.around = (*network.around(its_channel.fileno()), *around)
+        return ends
+
+
+def _pair(passed: ExitStack, kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
+    """The node's end, and the supervisor's."""
+    own, its = socket.socketpair(socket.AF_UNIX, kind)
+    own.setblocking(False)
+    passed.callback(its.close)
+    return own, its
 
 
 @dataclass(slots=True)
@@ -96,6 +177,8 @@ class Supervised:
     @classmethod
     async def start(cls, machine: Machine, launch: Launch) -> Self:
         """Raises OSError where this machine cannot; a program that is not there is an Ending."""
+        if launch.network is not None and machine.sandbox is None:
+            raise OSError(errno.EPERM, "a network of its own needs a sandbox")
         async with AsyncExitStack() as held:
             cores = machine.cores.take(launch.limits.cores)
             held.callback(machine.cores.give_back, cores)
@@ -103,70 +186,18 @@ class Supervised:
             if machine.groups is not None:
                 group = await held.enter_async_context(machine.groups.group(launch.limits))
             with ExitStack() as passed:  # the supervisor has its own copies
-
-                def its(fd: int) -> int:
-                    passed.callback(os.close, fd)
-                    return fd
-
-                control, its_control = socket.socketpair()
-                control.setblocking(False)
-                held.callback(control.close)
-                passed.callback(its_control.close)
-                outputs: dict[Stream, int] = {}
-                its_outputs: dict[Stream, int] = {}
-                for stream in _STREAMS:
-                    outputs[stream], its_outputs[stream] = os.pipe()
-                    held.callback(os.close, outputs[stream])
-                    its(its_outputs[stream])
-                    os.set_blocking(outputs[stream], False)
-                heart = its(Heartbeat.of_this_process().open())
-                # That of the machine: the sandbox's own is read-only.
-                proc = its(os.open("/proc", os.O_PATH | os.O_DIRECTORY))
-                fds = {"control": its_control.fileno(), "heart": heart, "proc": proc}
-                if group is not None:
-                    fds["group"] = its(os.open(group.path / "cgroup.procs", os.O_WRONLY))
-                    fds["group_folder"] = its(os.open(group.path, os.O_PATH | os.O_DIRECTORY))
-                around: tuple[str, ...] = ()
-                network, channel = launch.network, None
-                if machine.sandbox is not None:
-                    around = machine.sandbox.command(
-                        launch.own,
-                        network=launch.limits.network and network is None,
-                        gpus=vendors_of(launch.environment),
-                        shown=launch.shown,
-                        writable=launch.writable,
-                        hosts=None if network is None else network.hosts(machine.home),
-                    )
-                    fds["node"] = its(os.pidfd_open(os.getpid()))
-                shares_network = launch.limits.network and network is None
-                if launch.ports and machine.sandbox is not None and not shares_network:
-                    ports, its_ports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                    held.callback(ports.close)
-                    passed.callback(its_ports.close)
-                    ports.setblocking(False)
-                    fds["ports"] = its_ports.fileno()
-                    held.callback(launch.ports.attach(ports))
-                passed_fds = launch.passed_fds
-                if network is not None:
-                    if machine.sandbox is None:
-                        raise OSError(errno.EPERM, "a network of its own needs a sandbox")
-                    channel, its_channel = socket.socketpair()
-                    passed.callback(channel.close)
-                    passed.callback(its_channel.close)
-                    passed_fds = (*passed_fds, its_channel.fileno())
-                    around = (*network.around(its_channel.fileno()), *around)
+                ends = _Ends.made(machine, launch, group, held, passed)
                 stays = launch.root is not None and machine.sandbox is not None
                 holds_memory = group is not None and group.holds_memory
                 held_to = machine.filter(holds_cores=group is not None and group.holds_cores)
-                order = Orders(
-                    fds, cores, machine.sandbox, machine.in_memory, holds_memory, stays, held_to
-                ).order
+                around = machine.sandbox, machine.in_memory
+                order = Orders(ends.fds, cores, *around, holds_memory, stays, held_to).order
                 order_file = os.memfd_create("order")
                 held.callback(os.close, order_file)
                 _rewrite(order_file, order(launch))
                 supervisor = await trio.lowlevel.open_process(
                     [
-                        *around,
+                        *ends.around,
                         sys.executable,
                         "-I",
                         "-S",
@@ -174,20 +205,21 @@ class Supervised:
                         str(order_file),
                     ],
                     stdin=subprocess.DEVNULL,
-                    stdout=its_outputs["stdout"],
-                    stderr=its_outputs["stderr"],
+                    stdout=ends.its_outputs["stdout"],
+                    stderr=ends.its_outputs["stderr"],
                     env=interpreter_environment(),
                     cwd="/",
                     start_new_session=True,
-                    pass_fds=(order_file, *fds.values(), *passed_fds),
+                    pass_fds=(order_file, *ends.fds.values(), *ends.passed_fds),
                 )
                 held.callback(runs_for(launch.lease_id, supervisor.pid))
                 rest = group, order, order_file, stays, launch.grace_s
-                task = cls(supervisor, control, outputs, *rest)
+                task = cls(supervisor, ends.control, ends.outputs, *rest)
                 held.push_async_callback(task._bury)
-                if network is not None and channel is not None:
+                if launch.network is not None and ends.channel is not None:
+                    its_channel, channel = ends.channel
                     its_channel.close()
-                    held.callback(await network.attached(channel))
+                    held.callback(await launch.network.attached(channel))
             task._held = held.pop_all()
             return task
 

@@ -401,10 +401,9 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
     poll = select.poll()
     for fd in filter(None, (control, wake, node_fd, ports)):
         poll.register(fd, select.POLLIN)
-    memory_bytes, storage_bytes = order["memory_bytes"], order["storage_bytes"]
-    sample_at, walk_at, stop_at, silent = 0.0, 0.0, None, 0
+    limits = Limits(order, used)
+    stop_at, silent = None, 0
     now, read_at = 0.0, time.monotonic()
-    walk, unnamed = storage_below(order["counted"]), Unnamed(in_sandbox=node_fd is not None)
     while True:
         ready = [fd for fd, _ in poll.poll(SAMPLE_S * 1000)]
         if wake in ready:
@@ -435,32 +434,57 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
                 pass  # it has no group yet: SIGKILL will have to do
         if stop_at is not None and now >= stop_at:
             return "signal 9", True
-        # Not each time that a child ends.
-        walks = now >= walk_at
+        if (passed := limits.passed(now)) is not None:
+            return passed, True
+
+
+class Limits:
+    """Of what the task, with all that it started, uses; `used` is told of its memory."""
+
+    def __init__(self, order: Order, used: Used) -> None:
+        self.order = order
+        self.used = used
+        self.sample_at = self.walk_at = 0.0
+        self.walk = storage_below(order["counted"])
+        self.unnamed = Unnamed(in_sandbox=order["fds"].get("node") is not None)
+
+    def passed(self, now: float) -> str | None:
+        """How the task ends, in words, where it is past one of them."""
+        memory_bytes, past = self.order["memory_bytes"], None
+        walks = now >= self.walk_at  # not each time that a child ends
         if walks:
-            walk_at = now + SAMPLE_S
+            self.walk_at = now + SAMPLE_S
         if memory_bytes and walks:
-            unnamed.look()
-        if now >= sample_at:
+            self.unnamed.look()
+        if now >= self.sample_at:
             before_s = time.process_time()
-            in_use = memory_in_use(memory_bytes, order["in_memory"], unnamed)
-            used.memory_bytes = max(used.memory_bytes, in_use)
-            if in_use > memory_bytes > 0:
-                return f"memory {in_use}", True
-            # Of root's the kernel counts none.
-            if unnamed.threads > order["processes"]:
-                return f"processes {unnamed.threads}", True
+            past = self.past_memory(memory_bytes)
             # Of the processor, not of the clock: on a busy machine the limit holds as soon.
-            sample_at = now + SAMPLE_SHARE * (time.process_time() - before_s)
-        if storage_bytes and walks:
-            walk_until = time.monotonic() + WALK_S
-            for stored in walk:
-                if stored > storage_bytes:
-                    return f"storage {stored}", True
-                if time.monotonic() > walk_until:
-                    break
-            else:
-                walk = storage_below(order["counted"])
+            self.sample_at = now + SAMPLE_SHARE * (time.process_time() - before_s)
+        if past is None and walks and self.order["storage_bytes"]:
+            past = self.past_storage(self.order["storage_bytes"])
+        return past
+
+    def past_memory(self, memory_bytes: int) -> str | None:
+        in_use = memory_in_use(memory_bytes, self.order["in_memory"], self.unnamed)
+        self.used.memory_bytes = max(self.used.memory_bytes, in_use)
+        if in_use > memory_bytes > 0:
+            return f"memory {in_use}"
+        # Of root's the kernel counts none.
+        if self.unnamed.threads > self.order["processes"]:
+            return f"processes {self.unnamed.threads}"
+        return None
+
+    def past_storage(self, storage_bytes: int) -> str | None:
+        """As far as it is counted in a moment."""
+        until = time.monotonic() + WALK_S
+        for stored in self.walk:
+            if stored > storage_bytes:
+                return f"storage {stored}"
+            if time.monotonic() > until:
+                return None
+        self.walk = storage_below(self.order["counted"])
+        return None
 
 
 def lead(ports: int, order: Order) -> bool:
