@@ -34,6 +34,7 @@ from formation_p2p.content.store import BlobStore, Changed
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.machine.locks import KeyedLocks
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network import Network
@@ -90,7 +91,7 @@ class Exchange:
         self._delegations = Delegations(stack)
         self.nearby: NearbyReader | None = None
         self.secret_of: Callable[[Blob, PeerId, str], Awaitable[bytes]] | None = None
-        self._holders: dict[Cid, deque[Contact]] = {}
+        self._holders = Latest[Cid, deque[Contact]](MAX_HELD)
         self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_OWNER)
         self._turns = KeyedLocks[Cid]()
         self._running: dict[Cid, FetchRun] = {}  # into the cache
@@ -147,11 +148,8 @@ class Exchange:
         known = self._stack.contact(peer)
         if not (contact := known if known.addresses else peer).addresses:
             return
-        holders = self._holders.pop(cid, deque(maxlen=MAX_SOURCES))
-        others = [each for each in holders if each.peer_id != contact.peer_id]
+        others = [each for each in self.who_has(cid) if each.peer_id != contact.peer_id]
         self._holders[cid] = deque([contact, *others], maxlen=MAX_SOURCES)
-        if len(self._holders) > MAX_HELD:
-            del self._holders[next(iter(self._holders))]
 
     def watch(self, changed: Changed) -> None:
         """Have it told, on this thread, what content is here: all of it soon, then what changes."""

@@ -20,6 +20,7 @@ from formation_p2p.content.places import UNKNOWN
 from formation_p2p.core import errors
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.machine.locks import KeyedLocks
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.records.core.codec import Malformed
@@ -41,7 +42,7 @@ class Delegations:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._kept: dict[PeerId, Delegation] = {}  # the latest at the end
+        self._kept = Latest[PeerId, Delegation](MAX_KEPT)
         self._turns = KeyedLocks[PeerId]()
 
     async def of(self, owner: PeerId, grant: bytes) -> Delegation | None:
@@ -57,8 +58,6 @@ class Delegations:
             if told is None or told.owner != owner:
                 return None
             self._kept[owner] = told
-            if len(self._kept) > MAX_KEPT:
-                del self._kept[next(iter(self._kept))]
             return told
 
     async def _ask(self, owner: PeerId, grant: bytes) -> Delegation | None:

@@ -11,6 +11,7 @@ from formation_p2p.content.rules import rule_of
 from formation_p2p.content.store import BlobStore
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.machine.clock import moment
 from formation_p2p.trust.core.grants import Right
 from formation_p2p.trust.core.membership import Membership
@@ -32,17 +33,14 @@ class OwnersPlaces:
     def __init__(self, now: Callable[[PeerId], Place | None]) -> None:
         """`now` is where one is for whom content comes here."""
         self._now = now
-        self._known: dict[Cid, tuple[Place, ...]] = {}  # the latest at the end
+        self._known = Latest[Cid, tuple[Place, ...]](MAX_CONTENTS)
 
     def came_for(self, cid: Cid, owner: PeerId) -> None:
         """The owner had it fetched from his own sources, or made. One who only names content that
         is here already does not add his circle."""
         if (place := self._now(owner)) is None:
             return
-        known = self._known.pop(cid, ())
-        self._known[cid] = tuple(dict.fromkeys((*known, place)))[-MAX_PLACES:]
-        if len(self._known) > MAX_CONTENTS:
-            del self._known[next(iter(self._known))]
+        self._known[cid] = tuple(dict.fromkeys((*self.of(cid), place)))[-MAX_PLACES:]
 
     def of(self, cid: Cid) -> tuple[Place, ...]:
         return self._known.get(cid, ())
@@ -69,7 +67,7 @@ class Readers:
         # Whether one runs what several workers are to agree on.
         self.is_checked: Callable[[PeerId], bool] = lambda peer_id: False
         self.grant_of_owner: Callable[[PeerId], bytes | None] = lambda peer_id: None
-        self._shown: dict[PeerId, bytes] = {}  # the latest at the end
+        self._shown = Latest[PeerId, bytes](MAX_SHOWN)
         self.owners_places = OwnersPlaces(self._place_of)
 
     def admit(self, peer: Contact, grant: bytes, right: Right | None = None) -> str | None:
@@ -123,10 +121,7 @@ class Readers:
 
     def shows(self, owner: PeerId, grant: bytes) -> None:
         """One that has no lease here, and for whom content is to come."""
-        self._shown.pop(owner, None)
         self._shown[owner] = grant
-        if len(self._shown) > MAX_SHOWN:
-            del self._shown[next(iter(self._shown))]
 
     def _grant_of(self, owner: PeerId) -> bytes | None:
         return self.grant_of_owner(owner) or self._shown.get(owner)

@@ -32,12 +32,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.drivers.driver import BlobCopies
-from formation_p2p.machine.folders import (
-    changed_ns,
-    folder_bytes,
-    remove_folder,
-    remove_folder_now,
-)
+from formation_p2p.machine.folders import changed_ns, folder_bytes, remove_folder, remove_folder_now
 from formation_p2p.machine.locks import KeyedLocks
 from formation_p2p.workload.core.blob import Blob, Cid
 from formation_p2p.workload.core.code_bundle import MAX_BUNDLE_BYTES, CodeFile, read_bundle

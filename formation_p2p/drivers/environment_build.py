@@ -38,6 +38,7 @@ from formation_p2p.environments import compile_all
 from formation_p2p.environments.cache import VENV, EnvironmentCache, Place, key_of, place_of
 from formation_p2p.environments.settings import EnvironmentSettings, Source, network_variables
 from formation_p2p.environments.uv import EnvironmentFailed, uv_program
+from formation_p2p.machine.clock import moment
 from formation_p2p.machine.folders import folder_bytes, remove_folder_now
 from formation_p2p.machine.pythons import Interpreter
 from formation_p2p.workload.core.environment import Environment
@@ -119,13 +120,14 @@ async def environment_for(
     interpreter = machine.interpreter(python)
     key = key_of(environment, python, interpreter)
     async with cache.in_use(key):
-        if not cache.find(key) and cache.failure(key) is None and blobs is not None:
+        is_known = cache.find(key) or cache.failures.get(key, moment()) is not None
+        if not is_known and blobs is not None:
             # Before its turn, and of no other's: who asks for it names who has them.
             await _fetch_wheels(environment, blobs, owner, cache.settings.build_s)
         if not cache.find(key):
             async with cache.owners.of(owner), cache.turns.of(key):
                 if not cache.find(key):
-                    if (why := cache.failure(key)) is not None:
+                    if (why := cache.failures.get(key, moment())) is not None:
                         raise EnvironmentFailed(why)
                     async with cache.builds:
                         rest = environment, interpreter, blobs, log, owner
@@ -204,7 +206,7 @@ class _Build:
                 why = str(error)
                 if not isinstance(error, EnvironmentFailed):
                     why = f"the environment could not be made here: {error}"
-                self.cache.failed(self.key, why)
+                self.cache.failures.learn(self.key, why, moment())
                 raise EnvironmentFailed(why) from error
             finally:
                 with trio.CancelScope(shield=True):

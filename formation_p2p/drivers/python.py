@@ -30,12 +30,7 @@ from formation_p2p.drivers.code_cache import CodeCache
 from formation_p2p.drivers.driver import BlobAccess, DriverMaker, Execution, Turns, refuse
 from formation_p2p.drivers.environment_build import environment_for
 from formation_p2p.drivers.machine import Machine
-from formation_p2p.drivers.python_process import (
-    INTERPRETER,
-    CallSetup,
-    WarmInterpreter,
-    setup_for,
-)
+from formation_p2p.drivers.python_process import INTERPRETER, CallSetup, WarmInterpreter, setup_for
 from formation_p2p.drivers.python_session import CANCELLED, CallSession
 from formation_p2p.drivers.saves import holder_of
 from formation_p2p.environments.cache import EnvironmentCache

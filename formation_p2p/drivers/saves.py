@@ -26,11 +26,7 @@ from formation_p2p.core.units import format_bytes
 from formation_p2p.drivers.driver import BlobAccess, Stream
 from formation_p2p.drivers.program import open_file
 from formation_p2p.workload.core.blob import Blob
-from formation_p2p.workload.core.checkpoint import (
-    MAX_CHECKPOINT_BYTES,
-    MAX_INLINE_BYTES,
-    inline,
-)
+from formation_p2p.workload.core.checkpoint import MAX_CHECKPOINT_BYTES, MAX_INLINE_BYTES, inline
 
 log = logging.getLogger(__name__)
 

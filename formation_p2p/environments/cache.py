@@ -38,6 +38,7 @@ from typing import Final
 import trio
 
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Remembered
 from formation_p2p.core.units import format_bytes
 from formation_p2p.environments.settings import EnvironmentSettings
 from formation_p2p.machine.core.environment import MAX_WARM
@@ -96,7 +97,8 @@ class EnvironmentCache:
     _downloads: str = _DOWNLOADS
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _in_use: Counter[str] = field(default_factory=Counter)
-    _failed: dict[str, tuple[float, str]] = field(default_factory=dict)
+    failures: Remembered[str, str] = field(default_factory=lambda: Remembered(MAX_FAILED, FAILED_S))
+    """Why the last build of an environment failed, where that was a moment ago."""
     _changed: Changed = lambda names: None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _release: Callable[[], object] = lambda: None
@@ -245,18 +247,8 @@ class EnvironmentCache:
         with (self.root / key / _READY).open("x") as record:
             record.write(str(size_bytes))
         self._kept[key] = _Kept(size_bytes, time.time(), made)
-        self._failed.pop(key, None)
+        self.failures.forget(key)
         self._changed(self.warm())
-
-    def failed(self, key: str, why: str) -> None:
-        if len(self._failed) >= MAX_FAILED:
-            del self._failed[next(iter(self._failed))]
-        self._failed[key] = (time.monotonic() + FAILED_S, why)
-
-    def failure(self, key: str) -> str | None:
-        """Why the last build failed, where that was a moment ago."""
-        until_s, why = self._failed.get(key, (0.0, ""))
-        return why if time.monotonic() < until_s else None
 
     async def make_room(self) -> None:
         """Remove the least lately used, and what uv can download again. Also when cancelled."""

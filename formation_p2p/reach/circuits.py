@@ -26,11 +26,7 @@ from formation_p2p.net.logged import logged
 from formation_p2p.net.places import Places
 from formation_p2p.net.transport import negotiation as net_negotiation
 from formation_p2p.net.transport.addresses import CircuitAddress
-from formation_p2p.net.transport.errors import (
-    ConnectionClosedError,
-    IOException,
-    SwarmException,
-)
+from formation_p2p.net.transport.errors import ConnectionClosedError, IOException, SwarmException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.transport.negotiation import NotSpoken
 from formation_p2p.net.transport.noise import PROTOCOL as NOISE_PROTOCOL

@@ -19,11 +19,7 @@ from formation_p2p.core.version import VERSION
 from formation_p2p.net.identify import PROTOCOL, WORK_PROTOCOL, read_message
 from formation_p2p.net.transport import negotiation
 from formation_p2p.net.transport.addresses import TcpAddress
-from formation_p2p.net.transport.errors import (
-    IOException,
-    MuxedConnUnavailable,
-    SwarmException,
-)
+from formation_p2p.net.transport.errors import IOException, MuxedConnUnavailable, SwarmException
 from formation_p2p.net.transport.noise import NoiseKeys
 from formation_p2p.net.transport.parameters import DEFAULTS
 from formation_p2p.net.transport.tcp import Resolver, dial_tcp

@@ -20,12 +20,7 @@ from formation_p2p.machine.clock import moment
 from formation_p2p.net.transport.negotiation import NotSpoken
 from formation_p2p.reach.circuit_settings import CircuitSettings
 from formation_p2p.reach.circuits import Circuits
-from formation_p2p.reach.core.circuit_messages import (
-    HOP_PROTOCOL,
-    STOP_PROTOCOL,
-    Reserve,
-    Reserved,
-)
+from formation_p2p.reach.core.circuit_messages import HOP_PROTOCOL, STOP_PROTOCOL, Reserve, Reserved
 from formation_p2p.reach.core.own_addresses import OwnAddresses
 from formation_p2p.reach.core.relay import Relay
 from formation_p2p.reach.core.reservations import (

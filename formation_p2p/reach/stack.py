@@ -23,6 +23,7 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, NodeClosed, Unreachable
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.core.version import VERSION
 from formation_p2p.dht.core.rpc import InboundConnection, PeerIdentified
 from formation_p2p.leases.core.session import Disconnected, Undelivered
@@ -105,7 +106,7 @@ class Stack:
         self.served = StreamHandlers(identity.libp2p_public_key, self._pushed, self.own.told)
         self.witness = self.served.witness
         self._pending: set[trio.CancelScope] = set()
-        self.incompatible, self._drops = IncompatiblePeers(), DropLog()
+        self.incompatible, self._drops = IncompatiblePeers(MAX_INCOMPATIBLE), DropLog()
         self._runs = False
         self._closing, self._closed = trio.Event(), trio.Event()
 
@@ -424,7 +425,7 @@ class DropLog:
 MAX_INCOMPATIBLE: Final = 16
 
 
-class IncompatiblePeers(dict[PeerId, str]):
+class IncompatiblePeers(Latest[PeerId, str]):
     """Nodes of another version of Formation's protocols that were refused lately, and which side is
     to be upgraded."""
 
@@ -436,8 +437,5 @@ class IncompatiblePeers(dict[PeerId, str]):
             f"{VERSION}; upgrade formation_p2p {where}"
         )
         level = logging.DEBUG if peer in self else logging.WARNING
-        self.pop(peer, None)
-        if len(self) >= MAX_INCOMPATIBLE:
-            del self[next(iter(self))]
         self[peer] = reason
         return reason, level

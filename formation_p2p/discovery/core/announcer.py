@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Span, key_of
+from formation_p2p.core.latest import Latest
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.dht.core.operations import Delivery, OperationId, Published, Searched
@@ -123,8 +124,8 @@ class Announcer:
         self._failed: set[PeerId] = set()  # in this round: at most as many as were written to
         self._acknowledged = True  # counts and closer peers come once a round, so that it ends
         self._stored = False  # whether any other peer holds the newest profile
-        # Who holds a profile of ours, and until when: the one written to longest ago first.
-        self._written: dict[PeerId, tuple[Contact, float]] = {}
+        # Who holds a profile of ours, and until when.
+        self._written = Latest[PeerId, tuple[Contact, float]](parameters.max_written)
         self._withdrawing: OperationId | None = None
 
     def start(self, now: Moment) -> None:
@@ -419,10 +420,7 @@ class Announcer:
     def _note_written(self, peers: Iterable[Contact], now: Moment) -> None:
         for contact in peers:
             if contact.peer_id != self._own.peer_id:
-                self._written.pop(contact.peer_id, None)
                 self._written[contact.peer_id] = (contact, now.mono_s + self._parameters.ttl_s)
-        while len(self._written) > self._parameters.max_written:
-            del self._written[next(iter(self._written))]
 
     def _matters(self, new: Capacity, old: Capacity) -> bool:
         """Whether any resource changed by a tenth of what the machine has."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Final, Generic, NamedTuple, NewType, TypeVar
+from typing import Final, NamedTuple, NewType
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, prefix
+from formation_p2p.core.latest import Remembered
 from formation_p2p.dht.core.kademlia import Kademlia
 from formation_p2p.dht.core.messages import GetProviders, ProviderQuery, ShardCount
 from formation_p2p.dht.core.operations import OperationId, Searched
@@ -34,9 +35,6 @@ from formation_p2p.records.core.profile import Profile, SignedProfile
 from formation_p2p.records.core.resources import decode_requirements, encode_requirements
 
 FindId = NewType("FindId", int)
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 # Before the requirements of a query, which are CBOR and begin otherwise: of those with room now.
 ROOMY: Final = b"\x00"
@@ -66,24 +64,6 @@ class _Answer(NamedTuple):
     asked: int
     heard: bool
     holders: tuple[Contact, ...]
-
-
-class _Remembered(Generic[_K, _V]):
-    """At most so many values, each for so long."""
-
-    def __init__(self, most: int, life_s: float) -> None:
-        self._most, self._life_s = most, life_s
-        self._values: dict[_K, tuple[_V, float]] = {}  # what was learnt longest ago first
-
-    def learn(self, key: _K, value: _V, now: Moment) -> None:
-        self._values.pop(key, None)
-        self._values[key] = (value, now.mono_s + self._life_s)
-        if len(self._values) > self._most:
-            del self._values[next(iter(self._values))]
-
-    def get(self, key: _K, now: Moment) -> _V | None:
-        value, until_s = self._values.get(key, (None, 0.0))
-        return value if until_s > now.mono_s else None
 
 
 @dataclass(slots=True)
@@ -127,10 +107,11 @@ class Finder:
         self.labels = frozenset(labels)
         self._finds: dict[OperationId, _Find] = {}
         # How deep the workers of a bucket were found to be.
-        self.depths: _Remembered[str, int] = _Remembered(parameters.max_depths, parameters.depth_s)
+        self.depths = Remembered[str, int](parameters.max_depths, parameters.depth_s)
         # By shard and needs.
-        self._answers: _Remembered[tuple[bytes, bytes], _Answer]
-        self._answers = _Remembered(parameters.max_answers, parameters.answer_s)
+        self._answers = Remembered[tuple[bytes, bytes], _Answer](
+            parameters.max_answers, parameters.answer_s
+        )
         self._ended: list[Found] = []
         self._count = 0
 

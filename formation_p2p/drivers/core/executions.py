@@ -50,9 +50,7 @@ from formation_p2p.workload.core.checkpoint import MAX_SEQUENCE, Checkpoint
 from formation_p2p.workload.core.data_rule import DataRule
 from formation_p2p.workload.core.inputs_from import process_in, work_of
 from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind
-from formation_p2p.workload.core.parcel import (
-    size_at_worker,
-)
+from formation_p2p.workload.core.parcel import size_at_worker
 from formation_p2p.workload.core.process import ContainerSpec, ImageSpec, ProcessSpec, WasmSpec
 from formation_p2p.workload.core.work import MAX_RESULT_BYTES, Task
 

@@ -13,6 +13,7 @@ from typing import Final
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.core.refusals import Refusal
 
 
@@ -75,12 +76,11 @@ class BackOff:
     """What went wrong with each worker last. `note` it, and say when it has been made good."""
 
     def __init__(self, max_workers: int) -> None:
-        self._max_workers = max_workers
-        self._records: dict[PeerId, _Record] = {}
+        self._records = Latest[PeerId, _Record](max_workers)
 
     def note(self, worker: PeerId, refusal: Refusal, sequence: int, now: Moment) -> Fault:
         """`sequence` is of the newest profile of the worker that is known; 0 for none."""
-        known = self._records.pop(worker, None)
+        known = self._records.get(worker)
         fault = fault_of(refusal, None if known is None else known.fault)
         rule = RULES[fault]
         wait_s = rule.first_s if known is None else min(known.wait_s * 2, rule.last_s)
@@ -92,8 +92,6 @@ class BackOff:
             until_s = now.mono_s + min(refusal.retry_ms / 1000, rule.last_s)
         elif isinstance(refusal, refusals.Denied) and refusal.retry_ms is not None:
             until_s = max(until_s, now.mono_s + refusal.retry_ms / 1000)
-        if len(self._records) >= self._max_workers:
-            del self._records[next(iter(self._records))]  # the one noted longest ago
         self._records[worker] = _Record(fault, refusal, wait_s, until_s, sequence)
         return fault
 

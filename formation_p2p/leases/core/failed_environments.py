@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.latest import Remembered
 from formation_p2p.core.refusals import Unbuildable
 from formation_p2p.machine.core.environment import packages_of
 from formation_p2p.workload.core.outcome import Failed, FailureKind, Outcome, Succeeded
@@ -19,7 +20,7 @@ MAX_WHY_CHARS: Final = 1000
 
 class FailedEnvironments:
     def __init__(self) -> None:
-        self._failed: dict[str, tuple[float, str]] = {}  # until when, and why; the oldest first
+        self._failed = Remembered[str, str](MAX_FAILED, FAILED_S)  # why
 
     def ended(self, prepared: str, outcome: Outcome, now: Moment) -> None:
         """An execution that asks for what is `prepared` has ended."""
@@ -27,15 +28,13 @@ class FailedEnvironments:
         if not name:
             return
         if isinstance(outcome, Succeeded):
-            self._failed.pop(name, None)
+            self._failed.forget(name)
         elif outcome.kind is FailureKind.ENVIRONMENT:
-            if name not in self._failed and len(self._failed) >= MAX_FAILED:
-                del self._failed[next(iter(self._failed))]
-            self._failed[name] = now.mono_s + FAILED_S, on_one_line(outcome)
+            self._failed.learn(name, on_one_line(outcome), now)
 
     def refusal(self, prepared: str, now: Moment) -> Unbuildable | None:
-        until_s, why = self._failed.get(packages_of(prepared), (0.0, ""))
-        return Unbuildable(packages_of(prepared), why) if now.mono_s < until_s else None
+        why = self._failed.get(packages_of(prepared), now)
+        return None if why is None else Unbuildable(packages_of(prepared), why)
 
 
 def on_one_line(failed: Failed) -> str:

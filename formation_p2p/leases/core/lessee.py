@@ -15,6 +15,7 @@ from typing import assert_never
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.core.refusals import Denied, Gone, Refusal, Silent
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.held_lease import HeldLease, HeldState, LeaseKey
@@ -115,7 +116,7 @@ class Lessee:
         self.root_public_key = b""  # without it nothing is shown for others
         self._rtt_us = rtt_us
         self.rounds: dict[RoundId, Round] = {}
-        self.calls: dict[int, Call] = {}  # the oldest first
+        self.calls = Latest[int, Call](MAX_CALLS)
         self.offers: dict[LeaseKey, CollectedOffer] = {}
         self._releases = Releases()
         self._unserved = Unserved(parameters)
@@ -186,8 +187,6 @@ class Lessee:
         `expected` as they come."""
         self._request_count += 1
         self.calls[self._request_count] = Call(self._request_count, key, wanted, enough, until_s)
-        if len(self.calls) > MAX_CALLS:
-            del self.calls[next(iter(self.calls))]
         return self._request_count
 
     def called(self, number: int, now: Moment) -> Call | None:

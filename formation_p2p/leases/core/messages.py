@@ -45,12 +45,7 @@ from formation_p2p.trust.core.attestation import MAX_ATTESTATION_BYTES
 from formation_p2p.workload.core.blob import Cid
 from formation_p2p.workload.core.checkpoint import Checkpoint
 from formation_p2p.workload.core.hints import MAX_NEAR
-from formation_p2p.workload.core.outcome import (
-    MAX_CPU_MS,
-    Ended,
-    Outcome,
-    Usage,
-)
+from formation_p2p.workload.core.outcome import MAX_CPU_MS, Ended, Outcome, Usage
 from formation_p2p.workload.core.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY
 
 # One frame. A payload and a result are at most 8 MiB each; the rest is small.

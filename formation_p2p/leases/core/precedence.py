@@ -15,6 +15,7 @@ from functools import reduce
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.latest import Latest
 from formation_p2p.leases.core.lease import Lease, LeaseState
 from formation_p2p.leases.core.messages import PlacementRequest
 from formation_p2p.leases.core.parameters import LeaseParameters
@@ -78,7 +79,7 @@ class FairShare:
         self._shares = shares
         self._part = part
         self._parameters = parameters
-        self._doublings: dict[PeerId, int] = {}  # the latest at the end
+        self._doublings = Latest[PeerId, int](parameters.max_standings)
 
     def opened(self, lease: Lease, now: Moment) -> None:
         self._shares.opened(lease.account, self._part(lease.needs), now)
@@ -109,10 +110,8 @@ class FairShare:
 
     def cut(self, owner: PeerId) -> None:
         """A task of his was ended."""
-        doublings = self._doublings.pop(owner, 0) + 1
+        doublings = self._doublings.get(owner, 0) + 1
         self._doublings[owner] = min(doublings, self._parameters.max_doublings)
-        if len(self._doublings) > self._parameters.max_standings:
-            del self._doublings[next(iter(self._doublings))]
 
     def finished(self, owner: PeerId) -> None:
         """A task of his came to its end."""

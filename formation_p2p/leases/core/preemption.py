@@ -13,6 +13,7 @@ from functools import reduce
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.core.refusals import Busy, Denied
 from formation_p2p.leases.core.lease import Lease
 from formation_p2p.leases.core.parameters import LeaseParameters
@@ -34,10 +35,10 @@ class Standing:
     def __init__(self, capability: Capability, parameters: LeaseParameters) -> None:
         self._capability = capability
         self._parameters = parameters
-        # By owner and by invitation: what was held for nothing, as of when; the latest at the end.
-        self._owners: dict[str, tuple[float, float]] = {}
-        self._invitations: dict[str, tuple[float, float]] = {}
-        self._committed_s: dict[PeerId, float] = {}  # likewise
+        # By owner and by invitation: what was held for nothing, as of when.
+        self._owners = Latest[str, tuple[float, float]](parameters.max_standings)
+        self._invitations = Latest[str, tuple[float, float]](parameters.max_standings)
+        self._committed_s = Latest[PeerId, float](parameters.max_standings)
 
     def __len__(self) -> int:
         """How many owners and invitations it remembers."""
@@ -50,16 +51,10 @@ class Standing:
         machine_s = self.part(needs) * for_s
         for table, key in ((self._owners, owner), (self._invitations, invitation)):
             idle_s = min(self._idle_s(table, key, now) + machine_s, self._parameters.max_idle_s)
-            table.pop(key, None)
             table[key] = (idle_s, now.mono_s)
-            if len(table) > self._parameters.max_standings:
-                del table[next(iter(table))]
 
     def committed(self, owner: PeerId, now: Moment) -> None:
-        self._committed_s.pop(owner, None)
         self._committed_s[owner] = now.mono_s
-        if len(self._committed_s) > self._parameters.max_standings:
-            del self._committed_s[next(iter(self._committed_s))]
 
     def is_doubtful(self, owner: PeerId, invitation: str, now: Moment) -> bool:
         """Whether nothing is to be kept for an owner before it commits."""

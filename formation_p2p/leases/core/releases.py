@@ -10,6 +10,7 @@ from typing import Final
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.leases.core.held_lease import LeaseKey
 
 # Those of four of the largest gangs at once. The oldest are forgotten first: they expire.
@@ -23,22 +24,23 @@ class Releases:
 
     def __init__(self) -> None:
         # Until when the worker may hold each, and how often it is still to be repeated.
-        self._sent: dict[LeaseKey, tuple[Contact, float, int]] = {}
+        self._sent = Latest[LeaseKey, tuple[Contact, float, int]](MAX_RELEASES)
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def sent(self, to: Contact, lease_id: str, until_s: float, repeats: int = REPEATS) -> None:
         self._sent[to.peer_id, lease_id] = (to, until_s, repeats)
-        if len(self._sent) > MAX_RELEASES:
-            del self._sent[next(iter(self._sent))]
 
     def again(self, to: PeerId, now: Moment) -> list[tuple[Contact, str]]:
         """What was sent to this worker may be lost: what to send it once more."""
-        live = {key: each for key, each in self._sent.items() if each[1] > now.mono_s}
-        lost = [(key[1], each) for key, each in live.items() if key[0] == to]
-        self._sent = {key: each for key, each in live.items() if key[0] != to}
-        for lease_id, (contact, until_s, repeats) in lost:
-            if repeats > 1:
-                self.sent(contact, lease_id, until_s, repeats - 1)
-        return [(contact, lease_id) for lease_id, (contact, _, _) in lost]
+        lost: list[tuple[Contact, str]] = []
+        for (peer_id, lease_id), (contact, until_s, repeats) in [*self._sent.items()]:
+            is_over = until_s <= now.mono_s
+            if is_over or peer_id == to:
+                del self._sent[peer_id, lease_id]
+            if not is_over and peer_id == to:
+                lost.append((contact, lease_id))
+                if repeats > 1:
+                    self.sent(contact, lease_id, until_s, repeats - 1)
+        return lost

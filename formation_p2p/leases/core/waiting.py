@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.leases.core.messages import PlacementRequest, waiting_id
 from formation_p2p.leases.core.parameters import LeaseParameters
@@ -42,17 +43,19 @@ class Waiting:
 
     def __init__(self, parameters: LeaseParameters) -> None:
         self._parameters = parameters
-        # By owner: since when each kind has waited, and when it was last refused; the latest at
-        # the end.
-        self._owners: dict[PeerId, dict[_Kind, tuple[Wait, float]]] = {}
+        # By owner: since when each kind has waited, and when it was last refused.
+        self._owners = Latest[PeerId, Latest[_Kind, tuple[Wait, float]]](parameters.max_standings)
         self._left: set[PeerId] = set()  # those of them that are not connected
 
     def __len__(self) -> int:
         """How many owners it remembers."""
         return len(self._owners)
 
+    def _kinds(self, owner: PeerId) -> Latest[_Kind, tuple[Wait, float]]:
+        return self._owners.get(owner) or Latest(self._parameters.max_waits_per_owner)
+
     def since_s(self, owner: PeerId, needs: Requirements, priority: int, now: Moment) -> float:
-        wait, last_s = self._owners.get(owner, {}).get((needs, priority), (None, 0.0))
+        wait, last_s = self._kinds(owner).get((needs, priority), (None, 0.0))
         if wait is None or now.mono_s - last_s > self._parameters.waits_s:
             return now.mono_s
         return wait.since_s
@@ -64,16 +67,10 @@ class Waiting:
 
     def refused(self, wait: Wait, now: Moment) -> None:
         """There was no room for it now."""
-        owner, kind = wait.owner, (wait.needs, wait.priority)
-        self._left.discard(owner)
-        kinds = self._owners.pop(owner, {})
-        kinds.pop(kind, None)
-        kinds[kind] = wait, now.mono_s
-        if len(kinds) > self._parameters.max_waits_per_owner:
-            del kinds[next(iter(kinds))]
-        self._owners[owner] = kinds
-        if len(self._owners) > self._parameters.max_standings:
-            del self._owners[next(iter(self._owners))]
+        self._left.discard(wait.owner)
+        kinds = self._kinds(wait.owner)
+        kinds[wait.needs, wait.priority] = wait, now.mono_s
+        self._owners[wait.owner] = kinds
 
     def live(self, now: Moment) -> list[Wait]:
         """Those that were asked for lately, by owners that are connected."""
@@ -88,13 +85,13 @@ class Waiting:
 
     def withdrawn(self, owner: PeerId, request: str) -> None:
         """It waits no more for what it asked for last by this request."""
-        kinds = self._owners.get(owner, {})
+        kinds = self._kinds(owner)
         for needs, priority in [k for k, (wait, _) in kinds.items() if wait.request == request]:
             self.served(owner, needs, priority)
 
     def served(self, owner: PeerId, needs: Requirements, priority: int) -> None:
         """It has a lease."""
-        kinds = self._owners.get(owner, {})
+        kinds = self._kinds(owner)
         kinds.pop((needs, priority), None)
         if not kinds:
             self._owners.pop(owner, None)

@@ -26,11 +26,7 @@ from formation_p2p.machine.core.gpu import (
     normalise_model,
     parse_compute_capability,
 )
-from formation_p2p.machine.core.python import (
-    MAX_CLOUDPICKLE,
-    check_python,
-    parse_python,
-)
+from formation_p2p.machine.core.python import MAX_CLOUDPICKLE, check_python, parse_python
 
 # A list of more alternatives would hardly exclude any model.
 MAX_MODELS_ASKED: Final = 16

@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.core.units import KIB
 from formation_p2p.reach.core.circuit_messages import (
     UNLIMITED,
@@ -131,7 +132,7 @@ class Relay:
         self._foreign: set[int] = set()  # circuits that are not between two members
         self._foreign_of: Counter[PeerId] = Counter()  # those, at either end
         self._between: Counter[tuple[PeerId, PeerId]] = Counter()
-        self._requests: dict[PeerId, tuple[float, float]] = {}  # left, when; the latest at the end
+        self._requests = Latest[PeerId, tuple[float, float]](parameters.max_counted)  # left, when
         self._next = 1
         self.refused: Counter[Refusal] = Counter()
         self.displaced: list[Circuit] = []
@@ -237,12 +238,10 @@ class Relay:
 
     def _refuses(self, sender: PeerId, now: Moment, relayed: bool) -> Refusal | None:
         limits = self._parameters
-        left, at_s = self._requests.pop(sender, (float(limits.request_burst), now.mono_s))
+        left, at_s = self._requests.get(sender, (float(limits.request_burst), now.mono_s))
         left = min(left + (now.mono_s - at_s) * limits.requests_per_s, limits.request_burst)
         fast = left < 1
         self._requests[sender] = (left if fast else left - 1, now.mono_s)
-        if len(self._requests) > limits.max_counted:
-            del self._requests[next(iter(self._requests))]
         if relayed:
             return Refusal.RELAYED
         return Refusal.TOO_FAST if fast else None

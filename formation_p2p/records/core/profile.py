@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from formation_p2p.core.errors import (
-    InvalidInput,
-    ReplayedRecord,
-)
+from formation_p2p.core.errors import InvalidInput, ReplayedRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
+from formation_p2p.core.latest import Latest
 from formation_p2p.machine.core.bounds import (
     HOST,
     MAX_DRIVERS,
@@ -27,11 +25,7 @@ from formation_p2p.machine.core.bounds import (
     sorted_labels,
 )
 from formation_p2p.machine.core.capability import Capability, Capacity
-from formation_p2p.machine.core.environment import (
-    ENVIRONMENT_CHARS,
-    MAX_WARM,
-    check_environment,
-)
+from formation_p2p.machine.core.environment import ENVIRONMENT_CHARS, MAX_WARM, check_environment
 from formation_p2p.records.core import addresses, codec, resources
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from formation_p2p.records.core.codec import MAX_INT, Malformed, take_int, take_list
@@ -317,8 +311,7 @@ class Newest:
     """
 
     def __init__(self, limit: int = MAX_AUTHORS) -> None:
-        self._limit = limit
-        self._seen: dict[PeerId, _Seen] = {}  # least recently heard from first
+        self._seen = Latest[PeerId, _Seen](limit)
 
     def admit(self, signed: SignedProfile, now_unix_s: float) -> None:
         """Take note of a record. To see the same one again is not a fault.
@@ -336,9 +329,6 @@ class Newest:
                 raise ReplayedRecord(f"a newer profile of {author} is known")
             if sequence == known.sequence and digest != known.digest:
                 raise ReplayedRecord(f"{author} signed two profiles with one sequence number")
-            del self._seen[author]
-        elif len(self._seen) >= self._limit:
-            del self._seen[next(iter(self._seen))]
         # What was signed before this record has expired by then.
         forget_unix_s = now_unix_s + MAX_CLOCK_SKEW_S + MAX_TTL_S
         self._seen[author] = _Seen(sequence, digest, forget_unix_s)

@@ -23,11 +23,7 @@ from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.trust.core.grants import GrantTerms, Right, Rights, read_grant
 from formation_p2p.trust.core.hours import opening_in_words
 from formation_p2p.trust.core.membership import Membership
-from formation_p2p.trust.core.network_quota import (
-    NetworkCount,
-    network_accounts,
-    quota_of,
-)
+from formation_p2p.trust.core.network_quota import NetworkCount, network_accounts, quota_of
 from formation_p2p.trust.core.parameters import TrustParameters
 from formation_p2p.trust.core.quota import NOTHING, QuotaAccount, Used, month_of
 from formation_p2p.workload.core.data_rule import DataRule

@@ -16,6 +16,7 @@ from typing import Final
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.machine.core.bounds import shown
 from formation_p2p.trust.core.shares import HALF_LIFE_S
 from formation_p2p.workload.core.scope import Place
@@ -54,8 +55,8 @@ class Reciprocity:
 
     def __init__(self, own: Callable[[], Place]) -> None:
         self._own = own
-        self._workers: dict[PeerId, Org] = {}  # the latest at the end
-        self._given: dict[Org, tuple[float, float]] = {}  # core-seconds, as of; likewise
+        self._workers = Latest[PeerId, Org](MAX_WORKERS)
+        self._given = Latest[Org, tuple[float, float]](MAX_ORGS)  # core-seconds, as of
         self._changed: dict[Org, None] = {}
 
     def begin(self, kept: Iterable[tuple[Org, int, int]]) -> None:
@@ -64,10 +65,7 @@ class Reciprocity:
 
     def met(self, worker: PeerId, place: Place) -> None:
         """A worker has shown a grant of these circles."""
-        self._workers.pop(worker, None)
         self._workers[worker] = (place.federation, place.org)
-        if len(self._workers) > MAX_WORKERS:
-            del self._workers[next(iter(self._workers))]
 
     def gave(self, worker: PeerId, core_s: float, now: Moment) -> None:
         """It has run tasks of this node for so long, and they brought results."""
@@ -75,11 +73,8 @@ class Reciprocity:
         if org is None or not org[1]:
             return  # one of no organisation has no share that could grow
         total_s = self._given_s(org, now) + core_s
-        self._given.pop(org, None)
         self._given[org] = total_s, now.unix_s
         self._changed[org] = None
-        if len(self._given) > MAX_ORGS:
-            del self._given[next(iter(self._given))]
 
     def factor(self, org: Org, now: Moment) -> float:
         """What an organisation's share is multiplied with."""

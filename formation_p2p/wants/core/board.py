@@ -15,6 +15,7 @@ from typing import NamedTuple
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.latest import Latest
 from formation_p2p.leases.core.limits import Limits
 from formation_p2p.machine.core.fits import fits_now
 from formation_p2p.records.core.profile import Profile
@@ -34,13 +35,12 @@ class Gate:
     def __init__(self, membership: Membership, parameters: AnnounceParameters) -> None:
         ours = parameters
         self._membership = membership
-        self._max_seen = ours.max_seen
         self._from_peer = Limits(ours.max_from_peer, ours.window_s, ours.max_counted)
         self._refused = Limits(ours.max_refused, ours.window_s, ours.max_counted)
         self._checked = Limits(ours.max_checked, ours.window_s, 1)
         self._of_author = Limits(ours.max_of_author, ours.window_s, ours.max_counted)
         self._of_invitation = Limits(ours.max_of_invitation, ours.window_s, ours.max_counted)
-        self._seen: dict[tuple[PeerId, int], None] = {}  # the one seen longest ago first
+        self._seen = Latest[tuple[PeerId, int], None](ours.max_seen)
 
     def knows(self, want: Want) -> bool:
         """Whether it came this way, not long ago."""
@@ -73,8 +73,6 @@ class Gate:
             return None
         if not self._of_invitation.admits(invitation, now_s):
             return None
-        if len(self._seen) >= self._max_seen:
-            del self._seen[next(iter(self._seen))]
         self._seen[want.name] = None
         return want
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
+from formation_p2p.core.latest import Latest
+
 # Offers that may be open at once for one worker, as its leases are.
 _MAX_OPEN = 1024
 
@@ -28,13 +30,11 @@ class Offers:
 
     def __init__(self) -> None:
         self._sent = self._won = 0
-        self._open: dict[str, None] = {}  # leases offered, and not committed to
+        self._open = Latest[str, None](_MAX_OPEN)  # leases offered, and not committed to
 
     def offered(self, lease_id: str) -> None:
         self._sent += 1
         self._open[lease_id] = None
-        if len(self._open) > _MAX_OPEN:
-            del self._open[next(iter(self._open))]
 
     def committed(self, lease_id: str) -> None:
         """The offer has become a lease, if it was for a want."""
@@ -44,5 +44,6 @@ class Offers:
 
     def counts(self, live: Container[str]) -> OfferCounts:
         """`live` are the leases and offers that there are."""
-        self._open = {lease_id: None for lease_id in self._open if lease_id in live}
+        for lease_id in [each for each in self._open if each not in live]:
+            del self._open[lease_id]
         return OfferCounts(self._sent, self._won, self._sent - self._won - len(self._open))
