@@ -705,7 +705,7 @@ class Counting(Alice):
         return answer.lease_id
 
     def used(self, now_s: float) -> Used:
-        months = self.admission.months
+        months = self.admission.used.months
         return months.get(month_of(at(now_s).unix_s), {}).get(BOB.peer_id, NOTHING)
 
 

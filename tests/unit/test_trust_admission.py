@@ -43,7 +43,7 @@ def granted(of: Contact = BOB, **limits: Any) -> bytes:
 
 def used_by(admission: AdmissionController, account: str, now: Moment = at(0)) -> Used:  # noqa: B008
     """In this month."""
-    return admission.months.get(month_of(now.unix_s), {}).get(account, NOTHING)
+    return admission.used.of(month_of(now.unix_s), account)
 
 
 class Alice:
@@ -232,7 +232,7 @@ def test_a_worker_that_starts_with_a_wrong_clock_has_the_right_month_in_mind() -
 def test_a_year_is_remembered() -> None:
     months = [f"{2020 + n // 12}-{n % 12 + 1:02}" for n in range(TRUST.max_months + 2)]
     alice = Alice(used=[(month, "x", Used(5, 0)) for month in months])
-    assert list(alice.admission.months) == months[-TRUST.max_months :]
+    assert list(alice.admission.used.months) == months[-TRUST.max_months :]
 
 
 def test_of_too_many_months_those_go_that_were_charged_longest_ago() -> None:
@@ -242,7 +242,7 @@ def test_of_too_many_months_those_go_that_were_charged_longest_ago() -> None:
     in_december = Moment(5, UNIX_S + 30 * 24 * HOUR_S)
     alice.admission.charge("a", 5, in_december)
     kept = [month for month, _, _ in past[1:]]
-    assert list(alice.admission.months) == [*kept, "2099-01", MONTH, "2023-12"]
+    assert list(alice.admission.used.months) == [*kept, "2099-01", MONTH, "2023-12"]
 
 
 def test_what_was_charged_last_stays_though_it_has_the_earliest_name() -> None:
@@ -253,18 +253,18 @@ def test_what_was_charged_last_stays_though_it_has_the_earliest_name() -> None:
         wrong = Moment(second, UNIX_S + days * 24 * HOUR_S)
         alice.admission.charge("a", second, wrong)
     kept = [month for month, _, _ in past[2:] if month != "2022-03"]
-    assert list(alice.admission.months) == [*kept, "2022-03", "2021-02", "2022-02"]
+    assert list(alice.admission.used.months) == [*kept, "2022-03", "2021-02", "2022-02"]
 
 
 def test_what_is_past_makes_room_for_the_accounts_of_this_month() -> None:
     few = TrustParameters(max_accounts=16)
     past = [("2023-10", f"{n}", Used(n, 0)) for n in range(1, 4)]
     alice = Alice(used=[*past, *((MONTH, f"{n}", Used(1, 0)) for n in range(14))], parameters=few)
-    assert list(alice.admission.months["2023-10"]) == ["3"]
-    assert len(alice.admission.months[MONTH]) == 14
+    assert list(alice.admission.used.months["2023-10"]) == ["3"]
+    assert len(alice.admission.used.months[MONTH]) == 14
     more = Alice(used=[*past, *((MONTH, f"{n}", Used(1, 0)) for n in range(16))], parameters=few)
-    assert list(more.admission.months) == [MONTH]
-    assert len(more.admission.months[MONTH]) == 16
+    assert list(more.admission.used.months) == [MONTH]
+    assert len(more.admission.used.months[MONTH]) == 16
 
 
 @pytest.mark.parametrize(

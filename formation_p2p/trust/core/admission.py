@@ -9,7 +9,6 @@ The shell adds up each `Charged` on the disk, and the worker's next incarnation 
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from formation_p2p.trust.core.hours import opening_in_words
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network_quota import NetworkCount, network_accounts, quota_of
 from formation_p2p.trust.core.parameters import TrustParameters
-from formation_p2p.trust.core.quota import NOTHING, QuotaAccount, Used, month_of
+from formation_p2p.trust.core.quota import NOTHING, QuotaAccount, Used, UsedByMonth, month_of
 from formation_p2p.workload.core.data_rule import DataRule
 from formation_p2p.workload.core.scope import NOWHERE, Place
 
@@ -68,8 +67,8 @@ class _Lease:
 
 
 class AdmissionController:
-    """`labels` are the worker's; `used` is what was counted before, by month and account. `network`
-    counts the hours of all workers together.
+    """`labels` are the worker's; `used` is what was counted before, by month and account, and what
+    each has used here by now. `network` counts the hours of all workers together.
 
     A `permissive` one reports what quotas, hours and labels forbid, and allows it. Peers without a
     grant to submit are refused all the same, and so are drivers and priorities past it.
@@ -88,23 +87,18 @@ class AdmissionController:
         self._membership = membership
         self._labels = labels
         self._permissive = permissive
-        self._months: dict[str, dict[str, Used]] = {}  # the one charged last at the end
+        self.used = UsedByMonth(parameters.max_months, parameters.max_accounts)
         self._leases: dict[str, _Lease] = {}
         self._open: Counter[str] = Counter()  # leases, by account
         self._tolerated_s: dict[PeerId, float] = {}
         self._effects: list[AdmissionEffect] = []
         for month, account, amount in used:
-            self._add(month, account, amount)
+            self.used.add(month, account, amount)
 
     def take(self) -> list[AdmissionEffect]:
         """What was charged and tolerated since the last time."""
         effects, self._effects = self._effects, []
         return effects
-
-    @property
-    def months(self) -> Mapping[str, Mapping[str, Used]]:
-        """What each account has used, by month; the one charged last at the end."""
-        return self._months
 
     def denied(
         self,
@@ -198,7 +192,7 @@ class AdmissionController:
         lease.charged = whole
         month = month_of(now.unix_s)
         for account in lease.accounts:
-            self._add(month, account.name, more)
+            self.used.add(month, account.name, more)
         cause = f"lease {lease_id} is charged for"
         self._effects.append(Charged(month, lease.accounts, more, cause=cause))
         self.network.charged(lease_id, now)
@@ -213,10 +207,6 @@ class AdmissionController:
         if terms is None or terms.bound_to != bearer:
             return ()
         return network_accounts(terms, self._membership.charter)
-
-    def used(self, month: str, account: str) -> Used:
-        """What an account has used here."""
-        return self._months.get(month, {}).get(account, NOTHING)
 
     def moved(
         self,
@@ -259,12 +249,12 @@ class AdmissionController:
         denied = not_valid_at(terms.rights, self._labels, now)
         if denied is not None:
             return denied
-        used = self._months.get(month_of(now.unix_s), {})
+        month = month_of(now.unix_s)
         charter = self._membership.charter
         shared = {each.name for each in network_accounts(terms, charter)}
         for account in terms.accounts:
             quota = quota_of(terms, account, charter)
-            spent = used.get(account.name, NOTHING)
+            spent = self.used.of(month, account.name)
             why = quota.exceeded(spent, takes_gpu, now.unix_s)
             if why is None and account.name in shared:
                 counted = QuotaAccount(account.name, quota)
@@ -289,18 +279,6 @@ class AdmissionController:
         self._tolerated_s[peer_id] = now.mono_s
         self._effects.append(Tolerated(peer_id, why, cause="the worker is permissive"))
 
-    def _add(self, month: str, account: str, used: Used) -> None:
-        accounts = self._months[month] = self._months.pop(month, {})
-        accounts[account] = accounts.get(account, NOTHING) + used
-        first = next(iter(self._months))
-        most = self._parameters.max_accounts
-        if sum(map(len, self._months.values())) > most:
-            past = self._months[first]
-            for least in heapq.nsmallest(most // 8, past.items(), key=_by_use):
-                del past[least[0]]
-        if not self._months[first] or len(self._months) > self._parameters.max_months:
-            del self._months[first]
-
 
 def not_valid_at(rights: Rights, labels: Mapping[str, str], now: Moment) -> Denied | None:
     """Why a grant with these rights is not valid now at a worker with these labels."""
@@ -317,8 +295,3 @@ def not_valid_at(rights: Rights, labels: Mapping[str, str], now: Moment) -> Deni
     wait_s = opening - now.unix_s
     why = f"the grant is good {hours} UTC; that begins next {opening_in_words(opening)}"
     return Denied(_SUBMIT, why, None if wait_s >= MAX_WAIT_S else int(wait_s * 1000) + 1)
-
-
-def _by_use(item: tuple[str, Used]) -> tuple[int, int, str]:
-    account, used = item
-    return used.gpu_milli_s, used.cpu_milli_s, account

@@ -14,6 +14,7 @@ A lease is charged to several accounts, and each has to have room for it:
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -86,6 +87,35 @@ class Used:
 
 UNLIMITED: Final = Quota()
 NOTHING: Final = Used()
+
+
+class UsedByMonth:
+    """What accounts have used, in so many `months` at most, the one charged last at the end. Of too
+    many accounts in all, those go that have used least in the month charged longest ago."""
+
+    def __init__(self, max_months: int, max_accounts: int) -> None:
+        self.months: dict[str, dict[str, Used]] = {}
+        self._max_months = max_months
+        self._max_accounts = max_accounts
+
+    def of(self, month: str, account: str) -> Used:
+        return self.months.get(month, {}).get(account, NOTHING)
+
+    def add(self, month: str, account: str, used: Used) -> None:
+        accounts = self.months[month] = self.months.pop(month, {})
+        accounts[account] = accounts.get(account, NOTHING) + used
+        first = next(iter(self.months))
+        if sum(map(len, self.months.values())) > self._max_accounts:
+            past = self.months[first]
+            for least_used in heapq.nsmallest(self._max_accounts // 8, past.items(), key=_by_use):
+                del past[least_used[0]]
+        if not self.months[first] or len(self.months) > self._max_months:
+            del self.months[first]
+
+
+def _by_use(item: tuple[str, Used]) -> tuple[int, int, str]:
+    account, used = item
+    return used.gpu_milli_s, used.cpu_milli_s, account
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ Source: Jøsang and Ismail, "The beta reputation system", 2002, sections 3.1 (ra
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -94,6 +94,89 @@ class Changes:
     attestations: tuple[tuple[PeerId, bytes | None], ...]
 
 
+class Voices:
+    """What others say of peers, as far as they are heard: `voice_milli` says how far that is."""
+
+    def __init__(
+        self,
+        attestations: Iterable[Attestation],
+        voice_milli: Callable[[PeerId, Moment], int],
+        parameters: TrustParameters,
+    ) -> None:
+        self.said = {each.author: each for each in attestations}
+        self._voice_milli = voice_milli
+        self._parameters = parameters
+        # So much of what a voice has seen is listened to. At full trust it alone makes up the
+        # whole weight of gossip.
+        self._listened_milli = parameters.gossip_weight * 1_000_000 // parameters.attenuation_milli
+        # Those who are heard in the second that they were last asked for, with their voices.
+        self._heard: tuple[int, tuple[tuple[Attestation, int], ...]] | None = None
+        self._changed: set[PeerId] = set()
+
+    def expire(self, now: Moment) -> None:
+        for author in [each for each in self.said if self._has_expired(each, now)]:
+            self.silence(author)
+
+    def hear(self, new: Attestation, now: Moment) -> None:
+        """Where its author has a voice, and has not spoken since."""
+        voice_milli = self._voice_milli(new.author, now)
+        known = self.said.get(new.author)
+        is_old = known is not None and known.issued_unix_ms >= new.issued_unix_ms
+        if voice_milli == 0 or is_old:
+            return
+        if known is None and len(self.said) >= self._parameters.max_voices:
+            least = min(self.said, key=lambda each: (self._voice_now(each, now), each))
+            if self._voice_now(least, now) >= voice_milli:
+                return
+            self.silence(least)
+        self.said[new.author] = new
+        self._changed.add(new.author)
+        self._heard = None
+
+    def silence(self, author: PeerId) -> None:
+        if self.said.pop(author, None) is not None:
+            self._changed.add(author)
+            self._heard = None
+
+    def latest(self, most: int, now: Moment) -> tuple[bytes, ...]:
+        """At most so many, as their authors signed them."""
+        holding = (x for author, x in self.said.items() if not self._has_expired(author, now))
+        latest = sorted(holding, key=lambda each: (-each.issued_unix_ms, each.author))
+        return tuple(each.raw for each in latest[:most])
+
+    def of(self, peer_id: PeerId, now: Moment) -> list[Heard]:
+        attenuation_milli = self._parameters.attenuation_milli
+        heard: list[Heard] = []
+        for attestation, voice_milli in self._speaking(now):
+            opinion = attestation.opinions.get(peer_id)
+            if opinion is not None and attestation.author != peer_id:
+                listened = min(opinion.weight_milli, self._listened_milli)
+                counts = listened * attenuated_milli(voice_milli, 1000, attenuation_milli) // 1000
+                heard.append(Heard(attestation.author, voice_milli, opinion.rate_milli, counts))
+        return heard
+
+    def take(self) -> tuple[tuple[PeerId, bytes | None], ...]:
+        """Whose words have changed since the last time."""
+        changed, self._changed = self._changed, set()
+        said = ((each, self.said.get(each)) for each in sorted(changed))
+        return tuple((peer_id, x.raw if x else None) for peer_id, x in said)
+
+    def _speaking(self, now: Moment) -> tuple[tuple[Attestation, int], ...]:
+        """Cached for a second: one decision weighs hundreds of workers by the same voices."""
+        second = int(now.unix_s)
+        if self._heard is None or self._heard[0] != second:
+            voices = ((each, self._voice_now(author, now)) for author, each in self.said.items())
+            self._heard = second, tuple(each for each in voices if each[1])
+        return self._heard[1]
+
+    def _voice_now(self, author: PeerId, now: Moment) -> int:
+        """0 as well for a word that has expired."""
+        return 0 if self._has_expired(author, now) else self._voice_milli(author, now)
+
+    def _has_expired(self, author: PeerId, now: Moment) -> bool:
+        return self.said[author].expires_unix_s <= now.unix_s
+
+
 class Reputation:
     """`accounts` and `attestations` are those of an earlier incarnation."""
 
@@ -106,18 +189,12 @@ class Reputation:
     ) -> None:
         self.parameters = parameters
         self._prior = parameters.prior
-        # So much of what a voice has seen is listened to. At full trust it alone makes up the
-        # whole weight of gossip.
-        self._listened_milli = parameters.gossip_weight * 1_000_000 // parameters.attenuation_milli
         self._own = own
         self._accounts = dict(accounts)
-        self._voices = {each.author: each for each in attestations}
+        self._voices = Voices(attestations, self.voice_milli, parameters)
         self._age = age_of(0)
         self._aged_s = (0.0, 0.0)  # from when and until when that holds
-        # Those who are heard in the second that they were last asked for, with their voices.
-        self._heard: tuple[int, tuple[tuple[Attestation, int], ...]] | None = None
         self._changed: set[PeerId] = set()
-        self._changed_voices: set[PeerId] = set()
         self._attested: tuple[float, bytes | None] = (float("-inf"), None)
 
     # -- own experience ---------------------------------------------------------------------
@@ -135,7 +212,7 @@ class Reputation:
         """All that it did, and all that it said."""
         if self._accounts.pop(peer_id, None) is not None:
             self._changed.add(peer_id)
-        self._silence(peer_id)
+        self._voices.silence(peer_id)
 
     def _make_room(self, now: Moment) -> None:
         most, known = self.parameters.max_peers, self._accounts
@@ -149,41 +226,14 @@ class Reputation:
 
     def heard(self, attestations: Iterable[bytes], now: Moment) -> None:
         """Take the attestations that are valid, by peers with a voice."""
-        for author in [each for each in self._voices if self._has_expired(each, now)]:
-            self._silence(author)
+        self._voices.expire(now)
         for raw in attestations:
             try:
                 attestation = open_attestation(raw, now.unix_s)
             except BadRecord:
                 continue  # the peer that passed it on has gained nothing by it
-            self._hear(attestation, now)
-
-    def _hear(self, new: Attestation, now: Moment) -> None:
-        voice_milli = self.voice_milli(new.author, now)
-        known = self._voices.get(new.author)
-        is_old = known is not None and known.issued_unix_ms >= new.issued_unix_ms
-        if voice_milli == 0 or new.author == self._own or is_old:
-            return
-        if known is None and len(self._voices) >= self.parameters.max_voices:
-            least = min(self._voices, key=lambda each: (self._voice_now(each, now), each))
-            if self._voice_now(least, now) >= voice_milli:
-                return
-            self._silence(least)
-        self._voices[new.author] = new
-        self._changed_voices.add(new.author)
-        self._heard = None
-
-    def _voice_now(self, author: PeerId, now: Moment) -> int:
-        """0 as well for a word that has expired."""
-        return 0 if self._has_expired(author, now) else self.voice_milli(author, now)
-
-    def _has_expired(self, author: PeerId, now: Moment) -> bool:
-        return self._voices[author].expires_unix_s <= now.unix_s
-
-    def _silence(self, author: PeerId) -> None:
-        if self._voices.pop(author, None) is not None:
-            self._changed_voices.add(author)
-            self._heard = None
+            if attestation.author != self._own:
+                self._voices.hear(attestation, now)
 
     def voice_milli(self, peer_id: PeerId, now: Moment) -> int:
         """How far a peer is heard: its good experiences less the bad, of all that can be
@@ -198,9 +248,7 @@ class Reputation:
 
     def passed_on(self, most: int, now: Moment) -> tuple[bytes, ...]:
         """The latest attestations of others, at most so many."""
-        holding = (x for author, x in self._voices.items() if not self._has_expired(author, now))
-        latest = sorted(holding, key=lambda each: (-each.issued_unix_ms, each.author))
-        return tuple(each.raw for each in latest[:most])
+        return self._voices.latest(most, now)
 
     # -- attestations ----------------------------------------------------------------------
 
@@ -235,7 +283,7 @@ class Reputation:
         age = self._age_at(now.unix_s)
         account = self._accounts.get(peer_id)
         good, bad = (0, 0) if account is None else account.aged(age)
-        heard_good, heard_bad = self._held(self._heard_of(peer_id, now))
+        heard_good, heard_bad = self._held(self._voices.of(peer_id, now))
         good += self._prior * age.unit + heard_good * age.unit // 1000
         bad += self._prior * age.unit + heard_bad * age.unit // 1000
         return 1000 * good // (good + bad)
@@ -255,7 +303,7 @@ class Reputation:
         age = self._age_at(now.unix_s)
         account = self._accounts.get(peer_id, PeerHistory())
         good, bad = account.aged(age)
-        heard = self._heard_of(peer_id, now)
+        heard = self._voices.of(peer_id, now)
         heard_good, heard_bad = self._held(heard)
         return Standing(
             peer_id,
@@ -275,28 +323,12 @@ class Reputation:
 
     def standings(self, now: Moment) -> tuple[Standing, ...]:
         """Of all peers that this node has worked with or heard of, the most trusted first."""
-        everyone = {*self._accounts, *(each for x in self._voices.values() for each in x.opinions)}
+        everyone = {
+            *self._accounts,
+            *(each for x in self._voices.said.values() for each in x.opinions),
+        }
         found = (self.explain(each, now) for each in everyone - {self._own})
         return tuple(sorted(found, key=lambda each: (-each.score_milli, each.peer_id)))
-
-    def _heard_of(self, peer_id: PeerId, now: Moment) -> list[Heard]:
-        attenuation_milli = self.parameters.attenuation_milli
-        heard: list[Heard] = []
-        for attestation, voice_milli in self._speaking(now):
-            opinion = attestation.opinions.get(peer_id)
-            if opinion is not None and attestation.author != peer_id:
-                listened = min(opinion.weight_milli, self._listened_milli)
-                counts = listened * attenuated_milli(voice_milli, 1000, attenuation_milli) // 1000
-                heard.append(Heard(attestation.author, voice_milli, opinion.rate_milli, counts))
-        return heard
-
-    def _speaking(self, now: Moment) -> tuple[tuple[Attestation, int], ...]:
-        """Cached for a second: one decision weighs hundreds of workers by the same voices."""
-        second = int(now.unix_s)
-        if self._heard is None or self._heard[0] != second:
-            voices = ((each, self._voice_now(author, now)) for author, each in self._voices.items())
-            self._heard = second, tuple(each for each in voices if each[1])
-        return self._heard[1]
 
     def _held(self, heard: Iterable[Heard]) -> tuple[int, int]:
         """Good and bad, in thousandths of an experience, of all voices together."""
@@ -313,13 +345,9 @@ class Reputation:
     def take(self) -> Changes:
         """What has changed since the last time."""
         changed, self._changed = self._changed, set()
-        voices, self._changed_voices = self._changed_voices, set()
         accounts = ((each, self._accounts.get(each)) for each in sorted(changed))
-        said = ((each, self._voices.get(each)) for each in sorted(voices))
-        return Changes(
-            tuple((peer_id, replace(x) if x else None) for peer_id, x in accounts),
-            tuple((peer_id, x.raw if x else None) for peer_id, x in said),
-        )
+        known = tuple((peer_id, replace(x) if x else None) for peer_id, x in accounts)
+        return Changes(known, self._voices.take())
 
     def _age_at(self, unix_s: float) -> Age:
         from_s, until_s = self._aged_s

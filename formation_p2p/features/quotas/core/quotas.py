@@ -64,7 +64,7 @@ class Quotas:
         )
 
     def _employed(self, worker: Worker) -> None:
-        me, used = self._kernel.identity.peer_id, worker.admission.used
+        me, used = self._kernel.identity.peer_id, worker.admission.used.of
         self.escrow = QuotaEscrow(me, self._kernel.dht, used, self._parameters)
         worker.admission.network = self.escrow
 
