@@ -3,7 +3,6 @@ in somebody's loop, and is left."""
 
 import asyncio
 import gc
-import secrets
 import subprocess
 import sys
 import threading
@@ -23,7 +22,6 @@ from formation_p2p import Limits, Node, NodeClosed, NotPlain, RemoteTraceback, T
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at
-from tests.support.network import runs as runs_somewhere
 from tests.support.waiting import HANGS_S, until
 
 # Its interpreter imports this module for the functions here, and all that it imports.
@@ -154,43 +152,6 @@ async def test_a_map_with_a_buffer_takes_items_as_its_results_are_taken(node: No
 
     assert await asyncio.to_thread(use) == [0, 1, 2]
     assert next(numbers) == 8
-
-
-async def test_what_waits_can_be_cancelled_and_what_runs_cannot(node: Node, tmp_path: Path) -> None:
-    long, go = f"600.{secrets.randbelow(10**9)}", tmp_path / "go"
-    executor = node.executor(needs=SMALL, max_workers=1)
-    runs = executor.submit(*until_there(go))
-    waits = executor.submit(subprocess.run, ["sleep", long])
-    await begun(runs)
-    assert not runs.cancel()
-    assert waits.cancel()
-    go.touch()
-    await asyncio.to_thread(executor.shutdown)
-    assert runs.result() == 0
-    assert not runs_somewhere(long)
-
-
-async def test_a_shutdown_that_does_not_wait_lets_what_was_submitted_end(
-    node: Node, tmp_path: Path
-) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    executor = node.executor(needs=SMALL, max_workers=1)
-    futures = [executor.submit(*until_there(first)) for _ in range(3)]
-    executor.shutdown(wait=False)
-    assert not any(each.done() for each in futures)
-    first.touch()
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        executor.submit(abs, 1)
-    done, _ = await asyncio.to_thread(wait, futures, HANGS_S)
-    assert [each.result() for each in done] == [0] * 3
-
-    executor = node.executor(needs=SMALL, max_workers=1)
-    futures = [executor.submit(*until_there(second)) for _ in range(3)]
-    await begun(futures[0])
-    executor.shutdown(wait=False, cancel_futures=True)
-    second.touch()
-    await asyncio.to_thread(wait, futures, HANGS_S)
-    assert [each.cancelled() for each in futures] == [False, True, True]
 
 
 async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:

@@ -160,24 +160,6 @@ def paused_fetch(count: int = 1) -> Iterator[tuple[threading.Event, threading.Ev
         yield fetching, goes_on
 
 
-async def test_a_worker_that_goes_before_its_result_is_fetched(tmp_path: Path) -> None:
-    async with gate_at(tmp_path) as invitation:
-        invite = invitation()
-        alice = await OpenNode.join(invite, home=tmp_path / "alice", listen=LISTEN)
-        await alice.worker(limits=MACHINE)
-        with paused_fetch() as (fetching, gone):
-            async with OpenNode.join(invite, home=tmp_path / "bob", listen=()) as bob:
-                await sees(bob, 1)
-                mapped = asyncio.create_task(bob.map(filled, [5], needs=NEEDS))
-                await asyncio.to_thread(fetching.wait)
-                await alice.close()
-                gone.set()
-                async with OpenNode.join(invite, home=tmp_path / "carol", listen=LISTEN) as carol:
-                    await carol.worker(limits=MACHINE)
-                    (value,) = await mapped
-    assert value["array"][0] == 5
-
-
 async def test_a_worker_that_is_killed_before_its_results_are_fetched(tmp_path: Path) -> None:
     """One by the memory of the machine, one over the network."""
     async with gate_at(tmp_path) as invitation:

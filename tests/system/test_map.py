@@ -147,7 +147,7 @@ async def test_what_the_iterable_raises_is_raised(bob: Node) -> None:
         await bob.map(abs, also_broken(), needs=SMALL)
 
 
-async def test_a_failure_comes_in_its_place(bob: Node) -> None:
+async def test_a_failure_comes_in_its_place(unboxed: SmallNetwork, bob: Node) -> None:
     got: list[float] = []
 
     async def take() -> None:
@@ -157,7 +157,10 @@ async def test_a_failure_comes_in_its_place(bob: Node) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         await take()
     assert got == [1.0, 0.5]
-    assert isinstance(raised.value.__cause__, RemoteTraceback)
+    where = raised.value.__cause__
+    assert isinstance(where, RemoteTraceback)
+    assert "in divide" in str(where)
+    assert (where.worker, where.attempts) == (unboxed.alice.peer_id, 1)
 
 
 def sleep_as_a_program(s: str) -> None:

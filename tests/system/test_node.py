@@ -24,7 +24,6 @@ from formation_p2p import (
     NodeClosed,
     Outcome,
     ProcessSpec,
-    RemoteTraceback,
     Report,
     StoryStep,
     Succeeded,
@@ -34,7 +33,6 @@ from formation_p2p import (
     TaskPrinted,
     TaskSucceeded,
     Unplaceable,
-    value_of,
 )
 from formation_p2p.api.bridge import Bridge, Call
 from formation_p2p.api.job import MAX_UNREAD
@@ -72,29 +70,6 @@ def divide(by: int) -> float:
     return 1 / by
 
 
-async def test_map_gives_the_results_in_order(small: SmallNetwork) -> None:
-    assert await small.bob.map(divide, [1, 2, 4], needs=SMALL) == [1.0, 0.5, 0.25]
-    assert await small.bob.map(divide, []) == []
-
-
-async def test_map_raises_what_the_function_raised_with_its_traceback(small: SmallNetwork) -> None:
-    with pytest.raises(ZeroDivisionError, match="division by zero") as raised:
-        await small.bob.map(divide, [1, 0], needs=SMALL, attempts=1)
-    where = raised.value.__cause__
-    assert isinstance(where, RemoteTraceback)
-    assert "in divide" in str(where)
-    assert (where.worker, where.attempts) == (small.alice.peer_id, 1)
-
-
-async def test_a_failing_task_is_tried_as_often_as_was_asked(small: SmallNetwork) -> None:
-    job = await small.bob.submit(
-        ProcessSpec(("sh", "-c", "echo no >&2; exit 3")), needs=SMALL, attempts=2
-    )
-    (result,) = await job
-    assert (result.status, result.attempts, len(result.reasons)) == ("failed", 2, 2)
-    assert "no" in result.reasons[-1].why
-
-
 async def test_what_nobody_can_run_fails_and_says_why_for_each_worker(small: SmallNetwork) -> None:
     with pytest.raises(Unplaceable, match="memory") as raised:
         await small.bob.map(divide, [1], needs="memory=1TiB")
@@ -121,16 +96,6 @@ async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(
     assert [e.data for e in events if isinstance(e, TaskPrinted)] == [b"hello\n"]
     assert sum(isinstance(e, TaskSucceeded) for e in events) == 1
     assert events[-1] == JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
-
-
-async def test_output_arrives_while_the_task_still_runs(small: SmallNetwork) -> None:
-    job = await small.bob.submit(ProcessSpec(("sh", "-c", "echo first; sleep 600")), needs=SMALL)
-    async for event in job.events():
-        if isinstance(event, TaskPrinted):
-            assert event.data == b"first\n"
-            job.cancel()
-    (result,) = await job
-    assert result.status == "cancelled"
 
 
 def sleep_as_a_program(s: str) -> None:
@@ -256,14 +221,6 @@ async def test_a_driver_of_ones_own_runs_work_of_ones_own(small: SmallNetwork) -
     assert (slept.status, slept.result) == ("succeeded", b"slept 0.01")
 
 
-async def test_results_that_are_no_plain_data_need_trust(small: SmallNetwork) -> None:
-    job = await small.bob.submit(ProcessSpec(("true",)), needs=SMALL)
-    (done,) = await job
-    assert done.status == "succeeded"
-    paths = await small.bob.map(Path, ["a"], needs=SMALL, trust_results=True)
-    assert paths == [Path("a")]
-
-
 async def test_what_is_submitted_while_the_node_is_closed_is_refused(small: SmallNetwork) -> None:
     dave = await Node.join(small.invite, home=small.folder / "dave", listen=())
     closing = asyncio.ensure_future(dave.close())
@@ -293,16 +250,6 @@ async def test_scripts_have_the_same_without_await(small: SmallNetwork) -> None:
     halves, events, status = await asyncio.to_thread(script)
     assert (halves, status) == ([0.5], "succeeded")
     assert events >= 3
-
-
-async def test_value_of_reads_one_result_of_a_job(small: SmallNetwork) -> None:
-    from formation_p2p import python_calls
-
-    job = await small.bob.submit(python_calls(divide, [4, 0]), needs=SMALL, attempts=1)
-    good, bad = await job
-    assert value_of(good) == 0.25
-    with pytest.raises(ZeroDivisionError):
-        value_of(bad)
 
 
 async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_nothing(

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 
-from formation_p2p.jobs.core.job_events import TaskAnswered, TaskSucceeded
+from formation_p2p.jobs.core.job_events import TaskSucceeded
 from formation_p2p.machine.home import Home
 from formation_p2p.state.state import State, peek
 from formation_p2p.trust.core.grants import Rights
@@ -176,57 +176,6 @@ def test_a_task_that_runs_on_while_its_scheduler_is_dead_is_not_run_again(
         again.line_with('"succeeded"')
         assert again.ended() == 0
     assert_ran_once(tmp_path / "runs", dead_since_s)
-
-
-def test_a_result_that_came_while_its_scheduler_was_dead_is_fetched(
-    carol: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "jobs.db"
-    job = job_file(tmp_path, "echo ran >> runs; until [ -e go ]; do sleep 0.05; done; touch over")
-    with started(carol, "submit", str(job), "--state", str(state), "--json") as scheduler:
-        until_placed(tmp_path / "runs", scheduler)
-        dead_since_s = time.monotonic()
-        kill(scheduler)
-    (tmp_path / "go").touch()
-    until_there(tmp_path / "over", scheduler)
-    done = resumed(carol, state)
-    assert done.code == 0, done.err
-    assert_ran_once(tmp_path / "runs", dead_since_s)
-
-
-def test_a_quorum_of_a_killed_scheduler_counts_each_answer_once(
-    carol: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "jobs.db"
-    tasks = ("echo same", "echo same", "until [ -e go ]; do sleep 0.1; done; echo same")
-    job = job_file(tmp_path, *tasks)
-    job.write_text('quorum = "2 of 2 apart=none"\n' + job.read_text())
-    with started(carol, "submit", str(job), "--state", str(state), "--json") as scheduler:
-        scheduler.line_with('"answered"')
-        kill(scheduler)
-    (tmp_path / "go").touch()
-    before = answered(state)
-    done = formation(carol, "resume", "--state", str(state), "--json")
-    assert done.code == 0, done.err
-    lines = events(done.out.decode())
-    after = {(x["task"], x["worker"]) for x in lines if x["event"] == "answered"}
-    results = {x["task"]: x["worker"] for x in lines if x["event"] == "succeeded"}
-    # What had counted does still: of each task one answer, and another's that made its result.
-    assert before
-    assert Counter(task for task, _ in before | after) == Counter(("n0", "n1", "n2"))
-    assert results.keys() == {"n0", "n1", "n2"}
-    assert len(stored(state)) == len(tasks)
-
-
-def answered(state: Path) -> set[tuple[str, str]]:
-    """The tasks of a job that runs, and who has given an answer that counts."""
-    opened = State(state)
-    try:
-        history = [event for job in opened.summaries() for event in opened.history(job.job_id)]
-    finally:
-        opened.close()
-    told = (each for each in history if isinstance(each, TaskAnswered))
-    return {(f"n{x.task_id.rpartition('/')[2]}", str(x.answer.worker)) for x in told}
 
 
 def test_ctrl_c_leaves_the_job_for_later(carol: Path, tmp_path: Path) -> None:
