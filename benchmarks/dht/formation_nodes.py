@@ -112,15 +112,17 @@ class FormationNode:
 
     async def announce(self, label: str) -> tuple[float, int]:
         """One signed profile under one name, as a worker does that has never announced there:
-        the nearest peers are looked up, told, and one of them says that it has it. At how many."""
+        the nearest peers are looked up where they are not known, told, and one of them says that
+        it has it. At how many."""
         name, provider, dht = self._name(label), self._provider(label), self.peer.dht
         began_s = time.perf_counter()
-        query = ProviderQuery(key_of(name), b"", 0)
-        found = await self._until(
-            dht.search(GetProviders(name, query), moment(), "benchmark", width=REPLICAS)
-        )
-        assert isinstance(found, Searched)
-        holders = dht.nearest(name, found.closest, REPLICAS)
+        closest = dht.surely_nearest(name, REPLICAS, moment())
+        if not closest:
+            query = GetProviders(name, ProviderQuery(key_of(name), b"", 0))
+            found = await self._until(dht.search(query, moment(), "benchmark", width=REPLICAS))
+            assert isinstance(found, Searched)
+            closest = found.closest
+        holders = dht.nearest(name, closest, REPLICAS)
         others = [holder for holder in holders if holder.peer_id != self.identity.peer_id]
         writes = [
             (holder, AddProvider(name, provider, (), acknowledged=holder is others[0]))

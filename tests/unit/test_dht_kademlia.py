@@ -7,7 +7,7 @@ import pytest
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
-from formation_p2p.core.keyspace import Key
+from formation_p2p.core.keyspace import Key, key_of
 from formation_p2p.dht.core.messages import (
     MAX_PROVIDERS,
     Added,
@@ -22,6 +22,7 @@ from formation_p2p.dht.core.messages import (
     ProviderQuery,
     Providers,
     PutValue,
+    Query,
     Request,
     ShardCount,
     Stored,
@@ -57,6 +58,61 @@ def after(seconds: float) -> Moment:
 
 # What alice asks strangers, and those that she doubts.
 PROBE = FindNode(peer_id_to_bytes(ALICE.peer_id))
+
+
+# -- searching ----------------------------------------------------------------------------------
+
+
+def took_s(
+    town: DhtWorld, asker: world.DhtNode, request: Query, width: int | None, dead: int = 0
+) -> float:
+    """How long a search takes that finds the nearest of all."""
+    began_s = town.now_s
+    operation = asker.dht.search(request, town.now, "a test", width=width)
+    town.perform(asker)
+    town.elapse(10)
+    [ended_s] = [at_s for at_s, ended in asker.completed if ended.operation == operation]
+    closest = [each.peer_id for each in asker.searched(operation).closest]
+    others = [node for node in town.nodes.values() if node is not asker]
+    nearest = town.nearest(key_of(request.name), len(closest) + DHT.search_spare, others)
+    assert set(closest) <= set(nearest)
+    assert len(closest) == (width or DHT.beta)
+    assert asker.searched(operation).asked <= DHT.beta + DHT.search_spare + 2 * dead
+    return ended_s - began_s
+
+
+def test_who_knows_all_near_a_name_searches_in_one_step_and_writes_without_a_search() -> None:
+    town = DhtWorld(seed=3)
+    nodes = town.join(*(f"node {number}" for number in range(60)))
+    town.elapse(60)
+    asker, step_s = nodes[40], 2 * world.LATENCY_S
+    for node in nodes:  # it has met them all, though its buckets hold half of them
+        asker.dht.table.saw(node.contact, town.now_s)
+    assert len(asker.dht.table) < len(nodes) - 1
+    for number in range(10):
+        name = b"name %d" % number
+        assert took_s(town, asker, FindNode(name), DHT.k) == pytest.approx(step_s)
+        assert took_s(town, asker, GetProviders(name, EVERYONE), None) == pytest.approx(step_s)
+        sure = asker.dht.surely_nearest(name, 8, town.now)
+        others = [node for node in nodes if node is not asker]
+        assert [each.peer_id for each in sure] == town.nearest(key_of(name), 8, others)
+
+
+def test_where_some_have_died_a_search_in_a_known_network_takes_another_step() -> None:
+    town = DhtWorld(seed=3)
+    nodes = town.join(*(f"node {number}" for number in range(60)))
+    town.elapse(60)
+    asker, step_s = nodes[40], 2 * world.LATENCY_S
+    for node in nodes:
+        asker.dht.table.saw(node.contact, town.now_s)
+    name = b"a name"
+    for gone in nearest_first(name, *(node.contact for node in nodes if node is not asker))[:3]:
+        [node] = [node for node in nodes if node.contact == gone]
+        node.alive = False
+        asker.dht.disconnected(gone.peer_id, town.now)
+    assert asker.dht.surely_nearest(name, 8, town.now) == ()
+    asked = GetProviders(name, EVERYONE)
+    assert took_s(town, asker, asked, None, dead=3) == pytest.approx(2 * step_s)
 
 
 # -- joining ------------------------------------------------------------------------------------
@@ -221,9 +277,9 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     # Five minutes on, they are.
     much_later = after(2 * DHT.suspect_after_s)
     find_closest(alice.dht, peer_id_to_bytes(newcomer.peer_id), much_later)
-    by_peer = {sent.to: sent for sent in alice.requests()}
-    alice.respond(by_peer[younger], Nodes((newcomer,)), much_later)
-    [sent] = alice.requests()
+    alice.dht.table.saw(younger, much_later.mono_s)  # it answered meanwhile
+    # One that waits is asked as those in the buckets are.
+    [sent] = [sent for sent in alice.requests() if sent.to == newcomer]
     alice.dht.handle(ResponseReceived(sent.request_id, newcomer, Nodes(())), much_later)
     effects, _ = alice.dht.take()
     [ping] = [effect for effect in effects if isinstance(effect, SendRequest)]

@@ -49,9 +49,24 @@ def lookup_for(target: int, seeds: Sequence[int], *, width: int = 20, alpha: int
 
 
 def lookup_of(
-    target: Key, seeds: Iterable[Contact], *, width: int = 20, alpha: int = 10, spare: int = 0
+    target: Key,
+    seeds: Iterable[Contact],
+    *,
+    width: int = 20,
+    alpha: int = 10,
+    spare: int = 0,
+    there: Iterable[PeerId] = (),
 ) -> Lookup:
-    return Lookup(target, seeds, own=OWN, width=width, alpha=alpha, spare=spare, key_of=key_of)
+    return Lookup(
+        target,
+        seeds,
+        own=OWN,
+        width=width,
+        alpha=alpha,
+        spare=spare,
+        key_of=key_of,
+        there=frozenset(there),
+    )
 
 
 def run(
@@ -294,6 +309,66 @@ def test_nobody_who_was_named_and_is_nearer_is_left_unasked(data: st.DataObject)
     run(lookup, answer, random.Random(1))
     nearest = sorted(heard, key=lambda number: number ^ lookup.target)
     assert numbers(lookup.closest()) == nearest[:width]
+
+
+def few_bits(rng: random.Random, size: int, k: int) -> dict[PeerId, RoutingTable]:
+    """Peers with 8-bit keys, who joined one after the other: each knows its k nearest, and of the
+    others what its buckets hold of a random half."""
+    keys = rng.sample(range(256), size)
+    tables = {}
+    for own in keys:
+        table = RoutingTable(Key(own), parameters=DhtParameters(k=k), key_of=key_of)
+        others = [key for key in keys if key != own]
+        nearest = sorted(others, key=lambda key: key ^ own)[:k]
+        for number in nearest + rng.sample(others, size // 2):
+            table.saw(contact(number), 0.0)
+        tables[PeerId(str(own))] = table
+    return tables
+
+
+@given(st.integers(0, 1 << 32), st.integers(2, 200), st.integers(0, 255))
+def test_who_is_surely_there_need_not_be_asked_and_all_is_found_that_was_found_before(
+    seed: int, size: int, target: int
+) -> None:
+    rng = random.Random(seed)
+    tables = few_bits(rng, size, 20)
+    table = tables[rng.choice(sorted(tables))]
+    seeds = table.known(Key(target), 20)
+
+    def closer(peer: PeerId) -> tuple[Contact, ...]:
+        return tables[peer].closest(Key(target), 20)
+
+    plain = lookup_of(Key(target), seeds)
+    run(plain, closer, rng)
+    quick = lookup_of(Key(target), seeds, there=table.there(seeds, 0.0))
+    run(quick, closer, rng)
+    assert quick.closest() == plain.closest()
+    assert quick.asked <= plain.asked
+    if table.known(Key(target), 20) == plain.closest():
+        assert quick.asked == min(DHT.beta, len(seeds))
+
+
+@given(st.data())
+def test_for_each_that_fails_one_more_of_those_who_are_there_is_asked(data: st.DataObject) -> None:
+    alive = data.draw(st.sets(st.integers(1, 20)))
+    lookup = lookup_of(Key(0), contacts(*range(1, 21)), there=map(PeerId, map(str, range(1, 21))))
+    asked = run(lookup, lambda peer: () if int(peer) in alive else None, random.Random(1))
+    answered = [int(peer) for peer in asked if int(peer) in alive]
+    assert answered == sorted(alive)[: len(answered)]
+    assert len(answered) == min(DHT.beta, len(alive))
+    # Those beyond are believed, whether they have died since or not.
+    assert numbers(lookup.closest()) == [*answered, *range(max(map(int, asked)) + 1, 21)]
+
+
+def test_who_crowd_around_a_key_do_not_keep_it_from_asking_others() -> None:
+    ground = [at(number, "45.9.0.1") for number in range(1, 9)]
+    honest = [peer(number) for number in range(100, 112)]
+    hidden = peer(50)
+    lookup = lookup_of(
+        Key(0), (*ground, *honest), there=(each.peer_id for each in (*ground, *honest))
+    )
+    run(lookup, lambda asked: [hidden] if int(asked) >= 100 else ground, random.Random(1))
+    assert hidden in lookup.closest()
 
 
 def anywhere(rng: random.Random) -> tuple[str, ...]:

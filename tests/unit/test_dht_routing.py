@@ -79,11 +79,16 @@ def test_of_a_bounded_number_who_wait_the_newest_moves_up() -> None:
     for gone, next_ in ((128, 130), (130, 132)):
         table.lost(peer(gone))
         assert numbers(table) == [next_]
-    table = table_of(range(128, 130 + DHT.max_replacements), k=1)
-    for gone in range(130 + DHT.max_replacements - 1, 129, -1):
+    few = DhtParameters(k=1, max_waiting=3)
+    table = RoutingTable(Key(0), parameters=few, key_of=key_of)
+    for number in (128, 129, 130, 131, 64, 65):
+        table.saw(contact(number), 0.0)
+    for gone in (131, 130):
         table.lost(peer(gone))
     table.lost(peer(128))
-    assert len(table) == 0, "129, the first that waited, was pushed out"
+    assert numbers(table) == [64], "129, the first that waited where most do, was pushed out"
+    table.lost(peer(64))
+    assert numbers(table) == [65]
 
 
 @pytest.mark.parametrize(

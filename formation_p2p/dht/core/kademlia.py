@@ -185,6 +185,7 @@ class Kademlia(Generic[R]):
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         """The last connection with a peer broke. In a network of fewer than k peers each gate is to
         know all of them; in a larger one it finds them once it knows some."""
+        self.table.doubt(peer_id)
         contact = self.table.contact(peer_id)
         if contact is not None and len(self.table) < self._k:
             self._gates.disconnected(contact, now.mono_s)
@@ -208,16 +209,33 @@ class Kademlia(Generic[R]):
             width = self._k if len(self.table) < self._k else ours.beta
         target = key_of(request.name)
         is_wide = width != ours.beta
+        alpha, spare = (ours.alpha, 0) if is_wide else (ours.search_alpha, ours.search_spare)
+        known = self.table.known(target, self._k)
+        if self.table.is_whole(target, known[:width]):
+            alpha = max(alpha, width + spare)  # then one step is enough
+        wants_peers = request.name != self._own_name and (
+            isinstance(request, kad.FindNode)
+            or (isinstance(request, kad.GetProviders) and request.wants_none)
+        )
         lookup = Lookup(
             target,
-            self.table.closest(target, self._k) or tuple(seeds) or self._gates.seeds,
+            known or tuple(seeds) or self._gates.seeds,
             own=self._own,
             width=width,
-            alpha=ours.alpha if is_wide else ours.search_alpha,
-            spare=0 if is_wide else ours.search_spare,
+            alpha=alpha,
+            spare=spare,
             parameters=ours,
+            there=self.table.there(known, now.mono_s) if wants_peers else (),
         )
         return self.operations.search(lookup, request, now, cause)
+
+    def surely_nearest(self, name: bytes, count: int, now: Moment) -> tuple[Contact, ...]:
+        """Those peers that a search would end with, where this node knows all that are near the
+        name, and each has answered lately; else none."""
+        target = key_of(name)
+        known = self.table.known(target, count)
+        is_sure = len(self.table.there(known, now.mono_s)) == count
+        return known if is_sure and self.table.is_whole(target, known) else ()
 
     @property
     def gates(self) -> Set[PeerId]:

@@ -10,7 +10,7 @@ was measured (docs/decisions, 6); S/Kademlia's disjoint paths were, and are not 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -29,6 +29,8 @@ class PeerState(Enum):
 
     CANDIDATE -> WAITING     it is asked
     CANDIDATE -> FAILED      it was asked before, and too many nearer ones are named
+    CANDIDATE -> ANSWERED    it is there, and need not be asked...
+    ANSWERED  -> CANDIDATE   ...until a nearer one has failed
     WAITING   -> ANSWERED    for good
     WAITING   -> FAILED
     FAILED    -> CANDIDATE   it is named at a place where it was not asked
@@ -90,7 +92,8 @@ class Lookup:
     `width` nearest peers must have answered before it ends; `alpha` are asked at once, more only
     where our own table is out of date. With an alpha below the width it is narrow on its way and
     wide at its end. It may end while `spare` nearer ones still keep it waiting: then one peer
-    that is slow, or dead, costs no timeout.
+    that is slow, or dead, costs no timeout. Seeds that are surely `there` need not answer, but for
+    the nearest: a search for peers, and not for what they hold, takes them as they are.
 
     It terminates. Every call of `next_peers` that names a peer adds to `asked`, which never
     passes `max_asked`, and for each one named the caller reports exactly once; so the number of
@@ -115,6 +118,7 @@ class Lookup:
         spare: int = 0,
         parameters: DhtParameters = DhtParameters(),
         key_of: Callable[[PeerId], Key] = key_of_peer,
+        there: Container[PeerId] = (),
     ) -> None:
         self.target = target
         self.asked = 0
@@ -134,6 +138,15 @@ class Lookup:
         self._table = _Namer(credit=float("inf"))  # it named the seeds, and does not lie
         self._stale = 0  # of the seeds have failed
         self._hear_of(seeds, self._table)
+        # Not asked, the farthest first: whom they would name, the nearer ones know better. As many
+        # are asked as a search for records believes, and not those alone who crowd around the key.
+        crowded = crowding(self._known[peer_id].subnets for _, peer_id in self._candidates)
+        far = list(compress(self._candidates, map(not_, crowded)))[parameters.beta :]
+        self._taken = [place for place in reversed(far) if place[1] in there]
+        for place in self._taken:
+            self._candidates.remove(place)
+            self._known[place[1]].state = PeerState.ANSWERED
+            insort(self._nearest, place)
 
     def through(self, seeds: Iterable[Contact]) -> Lookup:
         """The same, begun anew with other peers."""
@@ -178,6 +191,11 @@ class Lookup:
         self._nearest.remove(self._place(peer_id))
         self._apart_now = None
         self._stale += self._table in known.namers
+        if self._taken:  # as many are asked as if it had not been there
+            place = self._taken.pop()
+            self._nearest.remove(place)
+            self._known[place[1]].state = PeerState.CANDIDATE
+            insort(self._candidates, place)
         self._revive(known)
 
     @property

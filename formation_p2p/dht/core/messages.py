@@ -89,6 +89,11 @@ class GetProviders:
     name: bytes
     query: ProviderQuery | None = None
 
+    @property
+    def wants_none(self) -> bool:
+        """It asks who is near, and how many providers there are."""
+        return self.query is not None and self.query.limit == 0
+
 
 @dataclass(frozen=True, slots=True)
 class AddProvider:

@@ -58,8 +58,9 @@ class DhtParameters:
     # The routing table. In all buckets: a network of a million has 16 that are full, 320 peers;
     # more than this are ids ground near our key.
     max_peers: int = 1024
-    # Candidates that wait for a full bucket: one for each peer that might die.
-    max_replacements: int = 20
+    # Those that have answered, and wait until a bucket has room: this node asks them as it does
+    # those in its buckets. In a network of a thousand they are most of all there are.
+    max_waiting: int = 1024
     # A peer that answered this recently is not suspected. A lookup among 10,000 meets some twenty
     # peers for which it has no room; a ping for each would double its cost. With less than the
     # time after which all peers are met again (`bucket_refresh_s`) there are a hundred times as

@@ -7,8 +7,9 @@ libp2p kad-dht specification, "Kademlia routing table" (k = 20). The caps are of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, NamedTuple
 
 from formation_p2p.core.effects import Contact
@@ -89,7 +90,9 @@ class RoutingTable:
             return None  # others could not dial it
         if known is not None:
             self._remove(bucket, contact.peer_id)  # it moved: it has to find room once more
-        bucket.replacements.pop(contact.peer_id, None)
+        waited = bucket.replacements.pop(contact.peer_id, None)
+        if waited is not None and waited.contact == contact:
+            return self._wait(bucket, waited._replace(at_s=now_s))
         seen = _Seen(contact, now_s, subnets(contact.addresses), endpoints(contact.addresses))
         suspect = self._place(bucket, seen)
         if known is not None:
@@ -108,9 +111,13 @@ class RoutingTable:
 
     def is_at(self, contact: Contact) -> bool:
         """Whether a peer is known at one of these addresses."""
-        bucket = self._buckets.get(self._length(contact.peer_id), _Bucket())
-        seen = bucket.live.get(contact.peer_id) or bucket.replacements.get(contact.peer_id)
+        seen = self._seen(contact.peer_id)
         return seen is not None and not set(seen.contact.addresses).isdisjoint(contact.addresses)
+
+    def _seen(self, peer_id: PeerId) -> _Seen | None:
+        """What is known of a peer, whether it waits or not."""
+        bucket = self._buckets.get(self._length(peer_id), _Bucket())
+        return bucket.live.get(peer_id) or bucket.replacements.get(peer_id)
 
     def contact(self, peer_id: PeerId) -> Contact | None:
         """Where a peer of the table is."""
@@ -136,7 +143,38 @@ class RoutingTable:
             known = self._closest[key, count] = self._sorted_closest(key, count)
         return known
 
-    def _sorted_closest(self, key: Key, count: int) -> tuple[Contact, ...]:
+    def known(self, key: Key, count: int) -> tuple[Contact, ...]:
+        """As `closest`, with those that wait, which this node asks as well: in a network of a
+        thousand it knows most peers so, of which the buckets hold a tenth."""
+        return self._sorted_closest(key, count, waiting=True)
+
+    def is_whole(self, key: Key, contacts: Sequence[Contact]) -> bool:
+        """Whether these seem to be the nearest to a key of all that there are: they lie as near to
+        it as others do to us, of whom we know all. Twice as many do: the places are by chance."""
+        around = self.closest(self._own, 2 * len(contacts))
+        return len(self) < self._k or max(
+            (distance(self._key_of(each.peer_id), key) for each in contacts), default=0
+        ) <= distance(self._key_of(around[-1].peer_id), self._own)
+
+    def there(self, contacts: Iterable[Contact], now_s: float) -> frozenset[PeerId]:
+        """Those of them that answered lately, and did not break off since."""
+        since_s = now_s - self._parameters.suspect_after_s
+        return frozenset(
+            each.peer_id
+            for each in contacts
+            if (seen := self._seen(each.peer_id)) is not None and seen.at_s > since_s
+        )
+
+    def doubt(self, peer_id: PeerId) -> None:
+        """Its connection broke: it may be gone."""
+        bucket = self._buckets.get(self._length(peer_id), _Bucket())
+        for held in (bucket.live, bucket.replacements):
+            if peer_id in held:
+                held[peer_id] = held[peer_id]._replace(at_s=-inf)
+
+    def _sorted_closest(
+        self, key: Key, count: int, *, waiting: bool = False
+    ) -> tuple[Contact, ...]:
         # Whole buckets lie nearer to the key than others. Where the key differs from ours in a
         # bucket's first bit, its peers are nearer than those of all that share more with us;
         # where it does not, they are farther.
@@ -148,7 +186,10 @@ class RoutingTable:
         for length in nearest_first:
             if len(found) >= count:
                 break
-            contacts = [seen.contact for seen in self._buckets[length].live.values()]
+            bucket = self._buckets[length]
+            contacts = [seen.contact for seen in bucket.live.values()]
+            if waiting:
+                contacts += [seen.contact for seen in bucket.replacements.values()]
             contacts.sort(key=lambda contact: distance(self._key_of(contact.peer_id), key))
             found += contacts
         return tuple(found[:count])
@@ -186,13 +227,18 @@ class RoutingTable:
     def _place(self, bucket: _Bucket, seen: _Seen) -> Contact | None:
         if not self._may_wait(bucket, seen):
             return None
-        peer_id = seen.contact.peer_id
         if len(bucket.live) < self._k and self._may_enter(seen):
             self._enter(bucket, seen)
             return None
-        bucket.replacements[peer_id] = seen
-        if len(bucket.replacements) > self._parameters.max_replacements:
-            del bucket.replacements[next(iter(bucket.replacements))]
+        return self._wait(bucket, seen)
+
+    def _wait(self, bucket: _Bucket, seen: _Seen) -> Contact | None:
+        """Returns the peer to ping, if one is in its way."""
+        bucket.replacements[seen.contact.peer_id] = seen
+        waiting = [each.replacements for each in self._buckets.values()]
+        if sum(map(len, waiting)) > self._parameters.max_waiting:
+            most = max(waiting, key=len)
+            del most[next(iter(most))]
         return self._in_the_way(bucket, seen)
 
     def _in_the_way(self, bucket: _Bucket, seen: _Seen) -> Contact | None:

@@ -3,9 +3,9 @@
 It is published again well before it expires, sooner when what it says has changed enough to
 matter, and withdrawn where it was stored when the worker leaves.
 
-The peers nearest to each name are looked up once. From then on they are written to directly
-(`publication.py`), and some of them tell how full each shard is and which peers are nearer. So
-republishing costs no lookups, and a peer that has failed is replaced by one lookup.
+The peers nearest to each name are looked up once, where they are not known. From then on they are
+written to directly (`shard_membership.py`), and some of them tell how full each shard is and which
+peers are nearer. So republishing costs no lookups, and a peer that has failed is replaced by one.
 """
 
 from __future__ import annotations
@@ -307,7 +307,11 @@ class Announcer:
     ) -> None:
         if any(each[:2] == (why, name) for each in self._locating.values()):
             return
-        width = self._beta if why in ("sparse", "apart") else self._parameters.replicas
+        replicas = self._parameters.replicas
+        if why == "store" and (known := self._dht.surely_nearest(name, replicas, now)):
+            self._put(self.publications[name], known, now)
+            return
+        width = self._beta if why in ("sparse", "apart") else replicas
         request = kad.GetProviders(name, kad.ProviderQuery(self._key, b"", 0))
         operation = self._dht.search(request, now, CAUSE, width=width)
         self._locating[operation] = _Locating(why, name, membership)
