@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.environments.requirements import python_for, read_env
+from formation_p2p.environments.settings import pip_option
 from formation_p2p.machine.command import printed_by
 from formation_p2p.machine.core.bounds import shown
 from formation_p2p.machine.core.python import ANY_PYTHON
@@ -79,6 +80,7 @@ _DOWNLOAD_S: Final = 1800.0
 # Folders of wheels that are kept for workers to fetch, the latest used.
 _MAX_FOLDERS: Final = 32
 _MADE: Final = "requirements.txt"
+_BUILT: Final = ("--only-binary", ":all:")
 # pip says what a build ends with, and then which it was: a compiler's last errors are among these.
 _LAST_LINES: Final = 16
 _NOT_BUILT: Final = re.compile(r"Failed (?:building wheel|to build installable wheels) for (\S+)")
@@ -136,17 +138,18 @@ def _download(environment: Environment, python: str, folder: Path, tags: tuple[s
         lines = (*indexes, *environment.requirements)
         listed.write_text("".join(f"{line}\n" for line in lines))
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
-        command: tuple[str, ...] = ("wheel", "--wheel-dir", str(made))
+        shows = _shows_login(environment.indexes)
+        command = ("wheel", "--wheel-dir", str(made), *(_BUILT if shows else ()))
         if tags or python != own_name():
             version = python.partition("-")[2]
-            options = ("--only-binary", ":all:", "--python-version", version, "--dest", str(made))
+            options = (*_BUILT, "--python-version", version, "--dest", str(made))
             platforms = (word for tag in tags for word in ("--platform", tag))
             command = ("download", *options, *platforms)
         try:
             argv = (*pip, *command, "--requirement", str(listed))
             printed_by(argv, _DOWNLOAD_S, os.environ, last_lines=_LAST_LINES)
         except LocalError as problem:
-            raise LocalError(f"env: {_why_none(str(problem))}") from problem
+            raise LocalError(f"env: {_why_none(str(problem), shows=shows)}") from problem
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)
     except BaseException:
@@ -154,12 +157,23 @@ def _download(environment: Environment, python: str, folder: Path, tags: tuple[s
         raise
 
 
-def _why_none(said: str) -> str:
+def _shows_login(indexes: Iterable[str]) -> bool:
+    """pip gives the addresses of its indexes and of its proxy, with their logins, to what it starts
+    where a package has no wheel; and everyone on the machine sees that command line."""
+    options = ("index-url", "extra-index-url", "find-links", "proxy")
+    given = (pip_option(each, command) for each in options for command in ("wheel", "install"))
+    return any("@" in each.partition("://")[2] for each in (*indexes, *" ".join(given).split()))
+
+
+def _why_none(said: str, *, shows: bool) -> str:
     """Of what pip said last."""
     if (failed := _NOT_BUILT.search(said)) is not None:
         hint = "install what it lacks here, or take a version that has a wheel"
         return f"the wheel of {failed[1]} cannot be built on this machine; {hint}:\n{said}"
     last = said.rpartition("\n")[2]
+    if shows:
+        last += "; what has no wheel is not built, as pip would show all users of this machine the "
+        last += "login in the address of an index or a proxy: put it into ~/.netrc, or HTTPS_PROXY"
     return f"pip cannot get the wheels ({last}); see that this Python has pip, and pip an index"
 
 

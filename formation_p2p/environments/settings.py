@@ -87,14 +87,21 @@ class Source:
 
 def configured_index() -> str:
     """That of uv, or of pip; PyPI where they name none."""
-    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if url := os.environ.get(variable):
             return url
-    for section in ("install", "global"):
+    return pip_option("index-url", "install") or _PYPI
+
+
+def pip_option(name: str, command: str) -> str:
+    """What this machine has `pip` do as if it was an option of the command. Empty for nothing."""
+    if given := os.environ.get(f"PIP_{name.upper().replace('-', '_')}"):
+        return given
+    for section in (command, "global"):
         for path in reversed(tuple(_pip_files())):
-            if url := _read(path).get(section, "index-url", fallback=""):
-                return url
-    return _PYPI
+            if given := _read(path).get(section, name, fallback=""):
+                return given
+    return ""
 
 
 def network_variables() -> dict[str, str]:
@@ -118,17 +125,23 @@ def certificates() -> str | None:
 
 def _pip_files() -> Iterator[Path]:
     """As pip reads them: later ones count more."""
+    named = os.environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return
+    xdg = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    yield from (Path(folder, "pip", "pip.conf") for folder in xdg.split(":"))
     yield Path("/etc/pip.conf")
     yield Path.home() / ".pip" / "pip.conf"
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     yield config / "pip" / "pip.conf"
     yield Path(sys.prefix) / "pip.conf"
-    if named := os.environ.get("PIP_CONFIG_FILE"):
+    if named:
         yield Path(named)
 
 
 def _read(path: Path) -> configparser.RawConfigParser:
     parser = configparser.RawConfigParser()
+    parser.optionxform = lambda name: name.lower().replace("_", "-")  # type: ignore[method-assign, assignment]
     # What cannot be read is pip's, which complains itself.
     with suppress(OSError, UnicodeDecodeError, configparser.Error):
         parser.read_string(path.read_text(encoding="utf-8"))

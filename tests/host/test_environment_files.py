@@ -221,6 +221,8 @@ def test_the_index_is_that_of_pip_by_default(
     file = write("pip.conf", "[global]\nindex-url = https://one.example/simple\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", file)
     assert configured_index() == "https://one.example/simple"
+    write("pip.conf", "[install]\nINDEX_URL = https://three.example/simple\n")
+    assert configured_index() == "https://three.example/simple"
     write("pip.conf", "index-url\n")
     assert configured_index() == "https://pypi.org/simple"
     monkeypatch.setenv("PIP_INDEX_URL", "https://two.example/simple")

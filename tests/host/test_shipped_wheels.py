@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
@@ -13,7 +14,7 @@ from formation_p2p.environments.prepare import wheels_for
 from formation_p2p.machine.command import printed_by
 from formation_p2p.machine.pythons import own_name
 from formation_p2p.workload.core.environment import Environment
-from tests.support.packages import wheel
+from tests.support.packages import an_index, source, wheel
 
 GREET = Environment(("greet",))
 
@@ -78,6 +79,56 @@ def test_the_password_of_an_index_is_in_no_command_line(
     [command] = commands
     assert "wheel" in command
     assert "indexpass" not in command
+
+
+BUILDS = """
+import pathlib, shutil, tools
+
+def build_wheel(folder, settings=None, metadata=None):
+    shutil.copy(tools.WHEEL, folder)
+    return pathlib.Path(tools.WHEEL).name
+"""
+LOGIN = "ann:indexpass"
+
+
+@pytest.mark.parametrize("where", ["asked for", "of pip", "netrc"])
+def test_the_password_of_an_index_is_in_no_command_line_of_what_pip_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """For a package without a wheel it starts itself, to install what that is built with."""
+    name, content = wheel("greet", "1.0", {"greet.py": ""})
+    (tmp_path / name).write_bytes(content)
+    seen: list[str] = []
+
+    def look(_: str) -> None:
+        for process in psutil.process_iter(["cmdline"]):
+            seen.append(" ".join(process.info["cmdline"] or ()))
+
+    with an_index() as index:
+        index.login = LOGIN
+        index.add(source("greet", "1.0", BUILDS, requires="tools"))
+        index.add(wheel("tools", "1.0", {"tools.py": f"WHEEL = {str(tmp_path / name)!r}"}))
+        index.when_asked = look
+        url = index.url.replace("//", f"//{LOGIN}@")
+        (tmp_path / "netrc").write_text("machine 127.0.0.1 login ann password indexpass\n")
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc") if where == "netrc" else "/dev/null")
+        pip = tmp_path / "pip.conf"
+        pip.write_text(f"[global]\nindex-url = {url if where == 'of pip' else index.url}\n")
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(pip))
+        for variable in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+            monkeypatch.delenv(variable, raising=False)
+        indexes, kept = ((url,) if where == "asked for" else ()), tmp_path / "wheels"
+        _, [tools] = wheels_for(Environment(("tools",), indexes), own_name(), kept)
+        assert tools.name.startswith("tools")
+        if where == "netrc":
+            _, [built] = wheels_for(Environment(("greet",), indexes), own_name(), kept)
+            assert built.read_bytes() == content
+            assert any("--prefix" in each and "tools" in each for each in seen)
+        else:
+            with pytest.raises(LocalError, match=r"what has no wheel is not built.*~/\.netrc"):
+                wheels_for(Environment(("greet",), indexes), own_name(), kept)
+    assert seen
+    assert not [each for each in seen if "indexpass" in each]
 
 
 def test_an_unknown_platform_names_those_that_are_known(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import io
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,12 +42,15 @@ def wheel(
     return f"{name}-{version}-py3-none-any.whl", packed.getvalue()
 
 
-def source(name: str, version: str, backend: str, *, dynamic: bool = False) -> tuple[str, bytes]:
-    """Without a wheel: `backend` is a module that builds one, when it is imported and asked to. A
-    `dynamic` one has to be asked too what it needs."""
+def source(
+    name: str, version: str, backend: str, *, dynamic: bool = False, requires: str = ""
+) -> tuple[str, bytes]:
+    """Without a wheel: `backend` is a module that builds one, when it is imported and asked to, and
+    `requires` is a package for that. A `dynamic` one has to be asked too what it needs."""
     top = f"{name}-{version}"
     project = (
-        f'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        f"[build-system]\nrequires = {[requires] if requires else []}\n"
+        f'build-backend = "backend"\nbackend-path = ["."]\n'
         f'[project]\nname = "{name}"\nversion = "{version}"\n'
     ) + ('dynamic = ["dependencies"]\n' if dynamic else "")
     files = {
@@ -72,8 +75,8 @@ def _digest(data: bytes) -> str:
 class Index:
     """`hangs` are names that are never answered, and `stalls` files that are half sent; `lies` are
     files of which the index says one hash and serves another content; `redirects` are names that
-    are elsewhere, `pages` are given ones. With a `login` (`ann:secret`) it refuses requests
-    without."""
+    are elsewhere, `pages` are given ones; `when_asked` is told each name. With a `login`
+    (`ann:secret`) it refuses requests without."""
 
     url: str = ""
     login: str = ""
@@ -84,6 +87,7 @@ class Index:
     redirects: dict[str, str] = field(default_factory=dict)
     pages: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    when_asked: Callable[[str], object] = str
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def add(self, packed: tuple[str, bytes]) -> str:
@@ -110,6 +114,7 @@ def an_index() -> Iterator[Index]:
         def do_GET(self) -> None:
             _, kind, name, *_ = (*unquote(self.path).split("/"), "", "")
             index.asked.append(name)
+            index.when_asked(name)
             login = f"Basic {base64.b64encode(index.login.encode()).decode()}"
             if index.login and self.headers["Authorization"] != login:
                 self.send_error(401)
