@@ -754,7 +754,8 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
     shown = [shown_at(pid) for pid in found]
     unnamed.places = [place for place, *_ in shown]
     unnamed.threads = sum(threads for *_, threads in shown)
-    threads = {pid: thread_at(place) for pid, (place, *_) in zip(found, shown, strict=True)}
+    places = zip(found, unnamed.places, strict=True)
+    threads = {pid: int(place.rpartition("/")[2]) for pid, place in places}
     own = [
         each
         for pid, each in zip(found, shown, strict=True)
@@ -766,10 +767,11 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
         return most
     held = shared = 0
     for place, *_ in own:
-        anonymous = kib_in(f"{place}/smaps_rollup", b"Pss_Anon:")
-        shared += kib_in(f"{place}/smaps_rollup", b"Pss_Shmem:") if anonymous else 0
+        rollup = read_proc(f"{place}/smaps_rollup")
+        anonymous = sum_in(rollup, b"Pss_Anon:")
+        shared += sum_in(rollup, b"Pss_Shmem:") if anonymous else 0
         # Of one that may not be looked into; of one that has ended meanwhile this is nothing.
-        held += anonymous or kib_in(f"{place}/status", b"RssAnon:", b"RssShmem:")
+        held += anonymous or held_at(place)[0]
     # A file of these that is mapped counts in both.
     return 1024 * held + tables + max(1024 * shared, files)
 
@@ -779,10 +781,6 @@ def is_in_memory_of(parent: int, child: int) -> bool:
     same memory twice. False where the kernel does not tell. Both are threads that have not ended:
     those that have ended have no memory, which is the same for the kernel."""
     return call("syscall", SYS_KCMP, parent, child, KCMP_VM, 0, 0) == 0
-
-
-def thread_at(place: str) -> int:
-    return int(place.rpartition("/")[2])
 
 
 def shown_at(pid: int) -> tuple[str, int, int, int]:
@@ -840,10 +838,6 @@ def storage_below(folders: list[str]) -> Iterator[int]:
         except OSError as problem:
             if problem.errno == errno.ENAMETOOLONG:
                 yield UNCOUNTABLE
-
-
-def kib_in(path: str, *names: bytes) -> int:
-    return sum_in(read_proc(path), *names)
 
 
 def sum_in(text: bytes, *names: bytes) -> int:

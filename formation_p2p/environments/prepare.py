@@ -104,7 +104,11 @@ def wheels_for(
     """Requirements of exactly these wheels, with their hashes; and the wheels, in a folder below
     `root` in which they stay. They are for the platform of this machine, or another one. Raises
     LocalError, InvalidInput."""
-    tags = _tags_of(platform)
+    if platform and platform not in _TAGS:
+        known = ", ".join(_TAGS)
+        raise InvalidInput("env.platform", f"{shown(platform)} is none of {known}")
+    # As pip names what runs there.
+    tags = _TAGS.get(platform, ())
     folder = root / "-".join(filter(None, (environment.name(python), platform)))
     try:
         if not (folder / _MADE).exists():
@@ -117,14 +121,6 @@ def wheels_for(
         return tuple(map(_requirement, wheels)), wheels
     except OSError as problem:
         raise LocalError(f"env: the wheels cannot be kept in {folder}: {problem}") from problem
-
-
-def _tags_of(platform: str) -> tuple[str, ...]:
-    """As pip names what runs there; none for this machine. Raises InvalidInput."""
-    if platform and platform not in _TAGS:
-        known = ", ".join(_TAGS)
-        raise InvalidInput("env.platform", f"{shown(platform)} is none of {known}")
-    return _TAGS[platform] if platform else ()
 
 
 def _download(environment: Environment, python: str, folder: Path, tags: tuple[str, ...]) -> None:
@@ -193,9 +189,8 @@ def _remove_old(root: Path) -> None:
 async def resolved(
     options: TaskOptions, with_environment: Callable[[TaskOptions], TaskOptions]
 ) -> TaskOptions:
-    """`options` by `with_environment`: in a thread where it reads
-    files or downloads wheels. To go there and back takes longer than the rest. Raises InvalidInput,
-    LocalError."""
+    """`options` by `with_environment`: in a thread where it reads files or downloads wheels. To go
+    there and back takes longer than the rest. Raises InvalidInput, LocalError."""
     if is_at_hand(options):
         return with_environment(options)
     return await asyncio.to_thread(with_environment, options)

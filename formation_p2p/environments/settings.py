@@ -9,7 +9,7 @@ from __future__ import annotations
 import configparser
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,10 +87,8 @@ class Source:
 
 def configured_index() -> str:
     """That of uv, or of pip; PyPI where they name none."""
-    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        if url := os.environ.get(variable):
-            return url
-    return pip_option("index-url", "install") or _PYPI
+    given = os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL")
+    return given or pip_option("index-url", "install") or _PYPI
 
 
 def pip_option(name: str, command: str) -> str:
@@ -98,7 +96,7 @@ def pip_option(name: str, command: str) -> str:
     if given := os.environ.get(f"PIP_{name.upper().replace('-', '_')}"):
         return given
     for section in (command, "global"):
-        for path in reversed(tuple(_pip_files())):
+        for path in reversed(_pip_files()):
             if given := _read(path).get(section, name, fallback=""):
                 return given
     return ""
@@ -123,20 +121,15 @@ def certificates() -> str | None:
     return next((path for name in names if (path := os.environ.get(name))), None)
 
 
-def _pip_files() -> Iterator[Path]:
+def _pip_files() -> list[Path]:
     """As pip reads them: later ones count more."""
-    named = os.environ.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
-        return
-    xdg = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-    yield from (Path(folder, "pip", "pip.conf") for folder in xdg.split(":"))
-    yield Path("/etc/pip.conf")
-    yield Path.home() / ".pip" / "pip.conf"
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    yield config / "pip" / "pip.conf"
-    yield Path(sys.prefix) / "pip.conf"
-    if named:
-        yield Path(named)
+    if (named := os.environ.get("PIP_CONFIG_FILE")) == os.devnull:
+        return []
+    shared = (os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
+    own = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    files = [*(Path(each, "pip", "pip.conf") for each in shared), Path("/etc/pip.conf")]
+    files += [Path.home() / ".pip" / "pip.conf", Path(own, "pip", "pip.conf")]
+    return [*files, Path(sys.prefix, "pip.conf"), *([Path(named)] if named else [])]
 
 
 def _read(path: Path) -> configparser.RawConfigParser:
