@@ -5,14 +5,15 @@ from __future__ import annotations
 import pickle
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from formation_p2p.api.arguments import is_small
+from formation_p2p.api.arguments import ArgumentPickler, is_small
 from formation_p2p.api.code import CallCode, pickled
 from formation_p2p.api.reference import OnlyInCalls, Packer, Reference, Referred, good_for
 from formation_p2p.api.task_result import TaskResult, result_of
@@ -21,6 +22,7 @@ from formation_p2p.code.packages import naming_package
 from formation_p2p.code.untracked import missed_in
 from formation_p2p.core.errors import (
     Disagreement,
+    FormationError,
     InvalidInput,
     NotPlain,
     RemoteTraceback,
@@ -41,7 +43,7 @@ from formation_p2p.workload.core.call_context import (
     CallContext,
     is_name,
 )
-from formation_p2p.workload.core.code_bundle import Code, ModuleNames
+from formation_p2p.workload.core.code_bundle import NO_MODULES, Code, ModuleNames
 from formation_p2p.workload.core.environment import Environment
 from formation_p2p.workload.core.outcome import FailureKind
 from formation_p2p.workload.core.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
@@ -140,8 +142,8 @@ def packed_function(
     return PackedFunction(parcel.encode(), modules, parcel, told_name(function))
 
 
-def parcels_of(functions: Iterable[PackedFunction]) -> list[Parcel]:
-    return [each.parcel for each in functions if each.parcel is not None]
+# With the pickle of its arguments.
+PackedCall = tuple[PackedFunction, bytes | Parcel]
 
 
 class LargeFunctions:
@@ -265,24 +267,47 @@ def of_calls(needs: Requirements) -> Requirements:
     return driven_by(needs, PythonCall.driver, own_name(), CLOUDPICKLE)
 
 
-def job_of(
-    calls: Iterable[tuple[bytes, bytes | Parcel]],
-    options: TaskOptions,
-    name: str,
-    code: Code | None,
-) -> tuple[Job, dict[str, Parcel]]:
-    """One task for each pair of a context and a pickle of arguments, in their order; and the
-    parcels, by task. Raises InvalidInput."""
-    job_id = secrets.token_hex(8)
-    tasks: list[Task] = []
-    parcels: dict[str, Parcel] = {}
-    for index, (function, arguments) in enumerate(calls):
-        number = task_id(job_id, index)
-        if isinstance(arguments, Parcel):
-            parcels[number] = arguments
-            arguments = arguments.encode()
-        tasks.append(Task(number, options.needs, arguments, shared=function))
-    return Job(job_id, tuple(tasks), name, options, code), parcels
+class Batcher:
+    """Makes jobs of the calls of a `map` or of an executor, as many at a time as were gathered.
+    For one thread. `code` says what goes along with calls that refer to these modules."""
+
+    def __init__(
+        self, packer: Packer, code: Callable[[ModuleNames], Code | None], options: TaskOptions
+    ) -> None:
+        self.options = options
+        self._packer = packer
+        self._code = code
+        self._pickler = ArgumentPickler(packer, options.needs.python)
+        self.dumps = self._pickler.dumps
+
+    def job_of(
+        self, calls: Sequence[PackedCall], name: str, modules: ModuleNames = NO_MODULES
+    ) -> tuple[Job, dict[str, Parcel]]:
+        """One task for each call, in their order; and the parcels of their arguments, by task.
+        `modules` are those of arguments that were pickled elsewhere. Raises InvalidInput,
+        LocalError; the arguments are released then."""
+        job_id, options = secrets.token_hex(8), self.options
+        functions = {id(function): function for function, _ in calls}
+        tasks: list[Task] = []
+        parcels: dict[str, Parcel] = {}
+        try:
+            referred = (each.modules for each in functions.values())
+            code = self._code(reduce(or_, referred, modules | self._pickler.modules))
+            contexts = {
+                key: context_of(each.function, each.name, code, options)
+                for key, each in functions.items()
+            }
+            for index, (function, arguments) in enumerate(calls):
+                number = task_id(job_id, index)
+                if isinstance(arguments, Parcel):
+                    parcels[number] = arguments
+                    arguments = arguments.encode()
+                context = contexts[id(function)]
+                tasks.append(Task(number, options.needs, arguments, shared=context))
+            return Job(job_id, tuple(tasks), name, options, code), parcels
+        except FormationError:
+            self._packer.release_all(arguments for _, arguments in calls)
+            raise
 
 
 def size_of(arguments: bytes | Parcel) -> int:

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import islice
-from operator import or_
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, get_args, overload
 
 from formation_p2p.api.arguments import ArgumentPickler
@@ -28,12 +27,11 @@ from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
     LOOK_AHEAD_BYTES,
+    Batcher,
     LargeFunctions,
+    PackedCall,
     PackedFunction,
-    context_of,
-    job_of,
     name_of,
-    parcels_of,
     size_of,
     value_of_end,
 )
@@ -163,7 +161,7 @@ class Feeder:
         self._waiting = FIRST_WAITING
         self._handed_s = float("-inf")
         self._held_back = False
-        self._pickler = ArgumentPickler(jobs.packer, options.needs.python)
+        self._batcher = Batcher(jobs.packer, code.of, options)
         self._functions = LargeFunctions(jobs.packer, options.needs.python)
         self._sizes: dict[str, int] = {}  # of the arguments of what is under way
         self._held_bytes = 0
@@ -313,7 +311,7 @@ class Feeder:
     def _hand_over_batch(self, most: int) -> int:
         """One job. Returns how many calls are in it."""
         futures: list[CallFuture[Any]] = []
-        calls: list[tuple[int, bytes | Parcel]] = []
+        calls: list[PackedCall] = []
         # A function that comes again and again is pickled once for the batch.
         functions: dict[int, tuple[object, PackedFunction]] = {}
         size = 0
@@ -330,7 +328,7 @@ class Feeder:
                     functions[key] = call.function, self._functions.packed(call.function)
                 arguments = call.pickled
                 if arguments is None:
-                    arguments = self._pickler.dumps(call.args, call.kwargs)
+                    arguments = self._batcher.dumps(call.args, call.kwargs)
             except Exception as error:
                 self._drop(call)
                 # What cannot be pickled raises what it likes; it is the caller's to see.
@@ -339,39 +337,31 @@ class Feeder:
                 continue
             name = name or name_of(call.function)
             size += size_of(arguments)
-            calls.append((key, arguments))
+            calls.append((functions[key][1], arguments))
             futures.append(call.future)
-        packed = {key: function for key, (_, function) in functions.items()}
+        enclosed = [each.parcel for _, each in functions.values() if each.parcel is not None]
         if calls:
-            self._begin(packed, calls, futures, name, size)
+            self._begin(calls, enclosed, futures, name, size)
         else:
-            self._jobs.packer.release_all(parcels_of(packed.values()))
+            self._jobs.packer.release_all(enclosed)
         return len(calls)
 
     def _begin(
         self,
-        functions: dict[int, PackedFunction],
-        calls: list[tuple[int, bytes | Parcel]],
+        calls: list[PackedCall],
+        enclosed: list[Parcel],
         futures: list[CallFuture[Any]],
         name: str,
         size: int,
     ) -> None:
-        enclosed = parcels_of(functions.values())
+        """`enclosed` are the parcels of their functions."""
+        batcher = self._batcher
         try:
-            if self._options.env is not None:
-                self._options = self._jobs.with_environment(self._options)
-            names = (function.modules for function in functions.values())
-            of_arguments = self._pickler.modules | self._copier.modules
-            sent = self._code.of(reduce(or_, names, of_arguments))
-            options = self._options
-            contexts = {
-                key: context_of(each.function, each.name, sent, options)
-                for key, each in functions.items()
-            }
-            of_calls = [(contexts[key], arguments) for key, arguments in calls]
-            job, parcels = job_of(of_calls, options, name, sent)
+            if batcher.options.env is not None:
+                batcher.options = self._jobs.with_environment(batcher.options)
+            job, parcels = batcher.job_of(calls, name, self._copier.modules)
         except FormationError as error:
-            self._jobs.packer.release_all([*(each for _, each in calls), *enclosed])
+            self._jobs.packer.release_all(enclosed)
             for future in futures:
                 future.refuse(error)
             return

@@ -16,20 +16,19 @@ from collections.abc import (
     Sized,
 )
 from contextlib import ExitStack, closing
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import count, cycle, repeat
 from operator import length_hint
 from typing import Any, Final, Generic, TypeVar, get_args
 
-from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
     LOOK_AHEAD_BYTES,
+    Batcher,
+    PackedFunction,
     bytes_of_end,
-    context_of,
-    job_of,
     name_of,
     packed_function,
     size_of,
@@ -50,7 +49,6 @@ from formation_p2p.jobs.core.job_events import (
     TaskSucceeded,
 )
 from formation_p2p.placement.core.task_options import TaskOptions
-from formation_p2p.workload.core.code_bundle import NO_MODULES, Code
 from formation_p2p.workload.core.parcel import LARGE_BYTES, Parcel
 
 log = logging.getLogger(__name__)
@@ -90,7 +88,6 @@ class Flow:
         progress: bool | Progress,
     ) -> None:
         self.value_of_end = partial(value_of_end, code=code, trust_results=trust_results)
-        self._options = options
         self._submitter = jobs
         self._call_code = code
         self._function = function
@@ -108,12 +105,9 @@ class Flow:
         self.news = asyncio.Event()
         self._taken = asyncio.Event()
         self.jobs: set[str] = set()
-        self._pickled, self._name = b"", ""
-        self._modules = NO_MODULES
-        self._context = b""
-        self._code: Code | None = None
-        self._enclosed: Parcel | None = None
-        self._pickler = ArgumentPickler(jobs.packer, options.needs.python)
+        self._packed: PackedFunction | None = None
+        # An edit of its code does not change a map that runs.
+        self._batcher = Batcher(jobs.packer, lru_cache(1)(code.of), options)
         self._reader: asyncio.Task[None] | None = None
         self.printer = OutputPrinter() if show_output else None
         self._succeeded = self._failed = 0
@@ -125,12 +119,12 @@ class Flow:
 
     async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
         """Each with its item's number, as they come: as many as there are at a time."""
-        self._options = await resolved(self._options, self._submitter.with_environment)
-        python = self._options.needs.python
-        packed = packed_function(self._function, self._submitter.packer, python)
-        self._pickled, self._modules, self._enclosed, self._name = packed
-        if not self._call_code.is_current(self._modules):
-            await asyncio.to_thread(self._call_code.of, self._modules)
+        options = await resolved(self._batcher.options, self._submitter.with_environment)
+        self._batcher.options = options
+        packer, python = self._submitter.packer, options.needs.python
+        self._packed = packed_function(self._function, packer, python)
+        if not self._call_code.is_current(self._packed.modules):
+            await asyncio.to_thread(self._call_code.of, self._packed.modules)
         iterator: Iterator[Any] | None = None
         if isinstance(self._items, AsyncIterable):
             self._reader = asyncio.create_task(self._read(self._items))
@@ -168,9 +162,9 @@ class Flow:
         for job_id in self.jobs:
             self._submitter.cancel(job_id)
         self.jobs.clear()
-        if self._enclosed is not None:
-            self._submitter.packer.release(self._enclosed)
-            self._enclosed = None
+        if self._packed is not None and self._packed.parcel is not None:
+            self._submitter.packer.release(self._packed.parcel)
+            self._packed = self._packed._replace(parcel=None)
 
     @property
     def _has_room(self) -> bool:
@@ -197,7 +191,7 @@ class Flow:
         size = large = 0
         try:
             for item in items:
-                arguments.append(self._pickler.dumps(item if self._more_items else (item,), {}))
+                arguments.append(self._batcher.dumps(item if self._more_items else (item,), {}))
                 size += size_of(arguments[-1])
                 large += _is_large(arguments[-1])
                 is_enough = size >= BATCH_BYTES or large >= BATCH_LARGE
@@ -229,7 +223,7 @@ class Flow:
             async for item in items:
                 if not arguments:
                     loop.call_soon(flush)
-                arguments.append(self._pickler.dumps((item,), {}))
+                arguments.append(self._batcher.dumps((item,), {}))
                 if len(arguments) >= BATCH_CALLS or size_of(arguments[-1]) > LARGE_BYTES:
                     flush()
                 while self._room <= len(arguments) or self._is_full:
@@ -248,17 +242,9 @@ class Flow:
         self.news.set()
 
     def _hand_over(self, arguments: list[bytes | Parcel], size: int) -> None:
-        try:
-            modules = self._modules | self._pickler.modules
-            if not self._context or modules != self._modules:
-                # An edit of its code does not change a map that runs.
-                self._code, self._modules = self._call_code.of(modules), modules
-                self._context = context_of(self._pickled, self._name, self._code, self._options)
-            calls = [(self._context, each) for each in arguments]
-            job, parcels = job_of(calls, self._options, name_of(self._function), self._code)
-        except FormationError:
-            self._submitter.packer.release_all(arguments)
-            raise
+        assert self._packed is not None, "it is packed before its items are taken"
+        calls = [(self._packed, each) for each in arguments]
+        job, parcels = self._batcher.job_of(calls, name_of(self._function))
         large = frozenset(task for task, parcel in parcels.items() if _is_large(parcel))
         batch = _Batch(self, job, self._fed, size // len(arguments), large)
         self._submitter.begin(job, batch, parcels)
