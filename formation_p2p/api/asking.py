@@ -139,7 +139,7 @@ class AskingNode(Enterable):
     async def incompatible(self) -> Mapping[PeerId, str]:
         """The peers that this node refused lately since their version of the protocols is another
         than its own, and which side is to be upgraded. Of the latest, some."""
-        return await self._bridge.look(lambda shell: shell.incompatible)
+        return await self._bridge.look(lambda shell: dict(shell.stack.incompatible))
 
     async def renew(self) -> int:
         """Have this node's grant renewed now, by a node that has the network's root key or by an
@@ -163,7 +163,7 @@ class AskingNode(Enterable):
         count, and says why. See docs/explanation/charter.md."""
         await self._bridge.look(lambda shell: shell.offer_charter(raw))
         spread = await self._until(
-            lambda shell: shell.charter_spread,
+            lambda shell: shell.performer.charter_spread,
             lambda seen: seen is not None,
             CHARTER_S,
             CHARTER_EVERY_S,

@@ -170,7 +170,8 @@ class Metrics(Collector):
         yield _counter("checkpoints_held", "Of tasks submitted here, that count.", self._held)
         yield _counters("refusals", "Refusals, by side and reason.", self._refusals, "by", "reason")
         if self.shell is not None:
-            yield from _seen(self.shell)
+            yield from _of_peer(self.shell)
+            yield from _of_network(self.shell)
 
     def _histogram(self, name: str, help_text: str) -> Histogram:
         return Histogram(name, help_text, registry=self.registry, buckets=_LATENCY_S)
@@ -189,7 +190,7 @@ def _how(ended: Ended) -> str:
     return ended.outcome.kind.value if ended.outcome.kind in kinds else "failed"
 
 
-def _seen(shell: Shell) -> Iterator[Metric]:
+def _of_peer(shell: Shell) -> Iterator[Metric]:
     status = shell.peer.status(moment())
     waiting = sum(job.waiting for job in status.jobs)
     in_flight = sum(lease.in_flight for lease in status.held)
@@ -231,7 +232,9 @@ def _seen(shell: Shell) -> Iterator[Metric]:
         }
         yield _counters("want_offers", "Offers of this worker for wants, by outcome.", offers)
     yield _counter(
-        "untimely_records", "Records dropped since they are not of this time.", shell.peer.untimely
+        "untimely_records",
+        "Records dropped since they are not of this time.",
+        shell.peer.records.untimely,
     )
     for told in shell.peer.told():
         for (name, help_text), counts in told.counts.items():
@@ -242,16 +245,23 @@ def _seen(shell: Shell) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
     for metrics in METRICS:
         yield from metrics(shell)
-    if (relaying := shell.relaying) is not None:
+
+
+def _of_network(shell: Shell) -> Iterator[Metric]:
+    stack = shell.stack
+    if (relaying := stack.reserving.relaying) is not None:
         yield from _relayed(relaying)
-    ways = {way.value: int(way is shell.reached.way) for way in Way}
+    ways = {way.value: int(way is stack.own.reached.way) for way in Way}
     yield _gauges("reached", "1 for the way by which others reach this node.", ways, "way")
-    paths = Counter(connection.path.value for connection in shell.connections())
+    paths = Counter(connection.path.value for connection in stack.connections())
     counted = {path.value: paths[path.value] for path in Path}
     yield _gauges("connections", "Connections with peers, by their path.", counted, "path")
-    ended = {outcome: shell.punches[outcome] for outcome in ("reversed", "punched", "failed")}
+    ended = {
+        outcome: shell.stack.punching.counts[outcome]
+        for outcome in ("reversed", "punched", "failed")
+    }
     yield _counters("punches", "Attempts to replace circuits, by outcome.", ended)
-    frames = {"received": shell.received_bytes, "sent": shell.sent_bytes}
+    frames = {"received": shell.received_bytes, "sent": shell.performer.sent_bytes}
     yield _counters("bytes", "Bytes of frames of work and of the DHT.", frames, "direction")
 
 

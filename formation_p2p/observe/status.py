@@ -150,7 +150,7 @@ class Status:
         }
 
     async def _status(self, shell: Shell) -> dict[str, Any]:
-        seen = shell.peer.status(moment())
+        seen, relaying = shell.peer.status(moment()), shell.stack.reserving.relaying
         rows = {"jobs": seen.jobs, "held": seen.held, "granted": seen.granted}
         rows |= {"shares": seen.shares, "waiting": seen.waiting}
         shown: dict[str, Any] = {name: each[:MAX_ROWS] for name, each in rows.items()}
@@ -162,16 +162,16 @@ class Status:
             "since_unix_s": round(self._since_unix_s, 3),
             "version": self._version,
             "peers": shell.neighbours,
-            "listens": shell.addresses,
+            "listens": shell.stack.announced,
             "bound": shell.stack.bound,
             "troubles": shell.stack.witness.troubles,
-            "untimely_records": shell.peer.untimely,
-            "reach": shell.reach.value,
-            "relays": None if shell.relaying is None else shell.relaying.in_numbers(),
-            "reached": reach_in_json(shell.reached),
+            "untimely_records": shell.peer.records.untimely,
+            "reach": shell.performer.reach.value,
+            "relays": None if relaying is None else relaying.in_numbers(),
+            "reached": reach_in_json(shell.stack.own.reached),
             "connections": [
                 status_json.connection_in_json(each)
-                for each in itertools.islice(shell.connections(), MAX_ROWS)
+                for each in itertools.islice(shell.stack.connections(), MAX_ROWS)
             ],
             "totals": {name: len(each) for name, each in (rows | added).items()},
             **status_json.status_in_json(replace(seen, **shown)),

@@ -73,14 +73,14 @@ class Runtime:
     def addresses(self) -> tuple[str, ...]:
         """What peers are told now, or were last."""
         if (shell := self._shell) is not None:
-            self._addresses = shell.addresses
+            self._addresses = shell.stack.announced
         return self._addresses
 
     @property
     def reached(self) -> Reached:
         """By which ways others reach this node, as it knows by now."""
         shell = self._shell
-        return Reached(Way.UNKNOWN) if shell is None else shell.reached
+        return Reached(Way.UNKNOWN) if shell is None else shell.stack.own.reached
 
     def call(self, function: Callable[[Shell], None]) -> None:
         """Have the node's thread do something soon. From any thread; does not wait.

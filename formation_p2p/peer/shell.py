@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,6 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core import rpc
-from formation_p2p.dht.core.reachability import Reach
 from formation_p2p.dht.gate_log import GateLog
 from formation_p2p.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
 from formation_p2p.drivers.heartbeat import Heartbeat
@@ -31,13 +30,11 @@ from formation_p2p.machine.suspend import SuspendWatch
 from formation_p2p.net.protocols.rate import PROTOCOL as RATE_PROTOCOL
 from formation_p2p.net.protocols.rate import RateServer
 from formation_p2p.peer.core import events
-from formation_p2p.peer.core.charter_news import CharterSpread
 from formation_p2p.peer.core.effects import RejectRequest, is_of_record
 from formation_p2p.peer.feature import FEATURES
 from formation_p2p.peer.performer import Performer
 from formation_p2p.peer.runtime_config import RuntimeConfig
-from formation_p2p.reach.core.own_addresses import Reached
-from formation_p2p.reach.core.paths import Path, Rate, RoundTrip
+from formation_p2p.reach.core.paths import Rate, RoundTrip
 from formation_p2p.reach.mdns import run_mdns
 from formation_p2p.results import answers
 from formation_p2p.trust.core.membership import Membership
@@ -48,9 +45,7 @@ if TYPE_CHECKING:
     from trio_typing import TaskStatus
 
     from formation_p2p.content.exchange import Exchange
-    from formation_p2p.net.connection import Connection
     from formation_p2p.net.handlers import Answer
-    from formation_p2p.reach.relaying import Relaying
     from formation_p2p.reach.stack import Stack
     from formation_p2p.state.usage import UsageFile
 
@@ -70,7 +65,7 @@ LEAVE_S: Final = 2.0
 class Shell:
     """`notify` gets every effect that is for the person, those of one event at once; what is of
     record passes through the journal first, where there is one. Call `feed` on the trio thread
-    only.
+    only. `stack` and `performer` are to be looked at.
     """
 
     def __init__(
@@ -93,7 +88,7 @@ class Shell:
             [each.part for each in FEATURES.values()],
         )
         self._config = config
-        self._stack = stack
+        self.stack = stack
         self.exchange = exchange
         exchange.readers.leases_of = self.peer.leases_of
         exchange.readers.is_checked = self.peer.scheduler.is_checked
@@ -103,10 +98,10 @@ class Shell:
         self._notify = notify
         self._unnotified: list[UserEffect] = []  # what waits to be told
         self.received_bytes = 0  # of frames
-        self._performer = Performer(
+        self.performer = Performer(
             config, stack, exchange, self.do, self.feed, lambda each: self._unnotified.append(each)
         )
-        self.features, self.leases = self._performer.features, self._performer.leases
+        self.features, self.leases = self.performer.features, self.performer.leases
         self._gate_log = GateLog()
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
@@ -117,24 +112,24 @@ class Shell:
         await clear_scratch(self._config.scratch_root)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await nursery.start(self._stack.run, self)
+            await nursery.start(self.stack.run, self)
             remembered, gates = self._config.remembered, self._config.network.contacts()
             known = () if remembered is None else remembered.load(moment().unix_s)
-            self.feed(events.Joined(self._stack.own.direct, gates, known))
+            self.feed(events.Joined(self.stack.own.direct, gates, known))
             if remembered is not None:
                 nursery.start_soon(remembered.keep, self.peer.dht.table)
             if self._config.mdns:
                 nursery.start_soon(self._look_around)
             self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
-            for part in self._performer.parts:
+            for part in self.performer.parts:
                 if part.run is not None:
                     nursery.start_soon(part.run)
             if self.exchange.private is not None:
                 nursery.start_soon(self.exchange.private.serve)
             task_status.started()
-            await self._performer.left.wait()
-            await self._stack.close()
+            await self.performer.left.wait()
+            await self.stack.close()
             nursery.cancel_scope.cancel()
 
     def serve(
@@ -155,7 +150,7 @@ class Shell:
         self.do(Heartbeat.of_this_process().run)
         asleep = partial(self.vacate, SUSPEND_GRACE_S)
         self.do(SuspendWatch(asleep, self.reopen).run)
-        self._performer.serves(usage)
+        self.performer.serves(usage)
         self.feed(serve)
         for driver in drivers.values():
             if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
@@ -166,7 +161,7 @@ class Shell:
         self.exchange.grant = network.grant
         if self.exchange.private is not None:
             self.exchange.private.remote.grant = network.grant
-        for part in self._performer.parts:
+        for part in self.performer.parts:
             if part.renewed is not None:
                 part.renewed(network)
         self.feed(events.Renewed(network))
@@ -179,7 +174,7 @@ class Shell:
     async def vacate(self, grace_s: float) -> None:
         """Take no more work until `Reopen`, and wait until what runs for others has gone on
         elsewhere, or has been ended: it has so long to save what it has."""
-        vacated = self._performer.vacates()
+        vacated = self.performer.vacates()
         owners = self.exchange.held_for_others.leave()
         self.feed(events.Vacate(grace_s, owners))
         saving_s = self._config.parameters.lease.saving_s
@@ -195,15 +190,15 @@ class Shell:
         """Withdraw, end what runs, and let `run` return."""
         with trio.move_on_after(LEAVE_S):
             self.feed(events.Leave())
-            await self._performer.left.wait()
-        self._performer.left.set()
+            await self.performer.left.wait()
+        self.performer.left.set()
 
     def feed(self, event: PeerEvent) -> None:
         """Hand the peer an event and perform what it decides. Never raises."""
         if self._is_ending:
             # What fails now fails with us. The peer would blame others, and a journal keep it.
             return
-        self._stack.work.hold()
+        self.stack.work.hold()
         try:
             now = moment()
             effects = self.peer.handle(event, now)
@@ -212,9 +207,9 @@ class Shell:
             journal = self._config.journal
             for effect in effects:
                 if journal is not None and is_of_record(effect):
-                    journal.put(effect, self._performer.perform, self._hand_over)
+                    journal.put(effect, self.performer.perform, self._hand_over)
                 else:
-                    self._performer.perform(effect)
+                    self.performer.perform(effect)
             self._gate_log.look(self.peer.dht.missing_gates, now.mono_s)
             wait_s = self.peer.next_timeout() - now.mono_s
         except Exception as error:
@@ -224,7 +219,7 @@ class Shell:
             log.exception("the peer failed on %s; please report this", type(event).__name__)
             match event:
                 case rpc.RequestReceived(sender=sender) | Received(sender=sender):
-                    self._stack.drop(sender.peer_id, "its message could not be handled")
+                    self.stack.drop(sender.peer_id, "its message could not be handled")
                 case events.Submit(job):
                     self._unnotified.append(_failed(job.job_id, error))
                     self.feed(events.CancelJob(job.job_id))  # what has begun of it
@@ -232,44 +227,25 @@ class Shell:
                     self._unnotified.append(_failed(str(query), error))
             wait_s = AFTER_FAULT_S
         if not isinstance(event, Received):
-            self._stack.work.send_held()
+            self.stack.work.send_held()
         self._hand_over()  # before what only acknowledges it: a caller waits for results
-        self._stack.work.send_held()
+        self.stack.work.send_held()
         self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
 
-    @property
-    def reach(self) -> Reach:
-        """Whether others can dial this node, as the peer told last."""
-        return self._performer.reach
-
-    @property
-    def charter_spread(self) -> CharterSpread | None:
-        """How far the charter that was put in here last has spread."""
-        return self._performer.charter_spread
-
     def offer_charter(self, raw: bytes) -> None:
-        """Hand the network a charter; `charter_spread` is None until it has spread."""
-        self._performer.charter_spread = None
+        """Hand the network a charter; `charter_spread` of the performer is None until it has
+        spread."""
+        self.performer.charter_spread = None
         self.feed(events.OfferCharter(raw))
-
-    @property
-    def sent_bytes(self) -> int:
-        """Of frames."""
-        return self._performer.sent_bytes
 
     @property
     def neighbours(self) -> int:
         """How many peers have answered and are thought to be there still."""
         return len(self.peer.dht.table)
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """What peers are told; empty for a node that only asks others."""
-        return self._stack.announced
-
     def contact_of(self, peer: PeerId) -> Contact | None:
         """Where a peer can be dialled, if it is connected, a gate, or known to the DHT."""
-        if self._stack.swarm.connection_to(peer) is not None:
+        if self.stack.swarm.connection_to(peer) is not None:
             return Contact(peer)
         gates = (each for each in self._config.network.contacts() if each.peer_id == peer)
         return next(gates, None) or self.peer.dht.table.contact(peer)
@@ -278,63 +254,30 @@ class Shell:
     def met(self) -> set[PeerId]:
         """The gates of the network, and all peers that are connected."""
         gates = {each.peer_id for each in self._config.network.contacts()}
-        return gates.union(each.peer for each in self.connections())
+        return gates.union(each.peer for each in self.stack.connections())
 
     async def ping(self, to: Contact) -> RoundTrip:
         """One echo. Raises Unreachable, ProtocolViolation."""
         from formation_p2p.reach import probing  # as the stack: only where a node runs
 
-        return await probing.ping(self._stack, to)
+        return await probing.ping(self.stack, to)
 
     async def measure_rate(self, to: Contact) -> Rate:
         """A short bulk test, from there to here. Raises RemoteError."""
         from formation_p2p.reach import probing  # likewise
 
-        return await probing.measure_rate(self._stack, to, self.exchange.grant)
-
-    def path_to(self, peer: PeerId) -> Path | None:
-        """How the best connection to a peer comes there; None where there is none."""
-        return self._stack.path_to(peer)
-
-    @property
-    def relaying(self) -> Relaying | None:
-        """What this node relays; None where it is no gate that does."""
-        return self._stack.reserving.relaying
-
-    @property
-    def reached(self) -> Reached:
-        """By which ways others reach this node, as it knows by now."""
-        return self._stack.own.reached
-
-    @property
-    def punches(self) -> Mapping[str, int]:
-        """See Punching."""
-        return self._stack.punching.counts
-
-    def connections(self) -> Iterator[Connection]:
-        """All that are open."""
-        return self._stack.connections()
-
-    @property
-    def incompatible(self) -> Mapping[PeerId, str]:
-        """Peers of another version, which were refused lately, and what to do."""
-        return dict(self._stack.incompatible)
-
-    @property
-    def stack(self) -> Stack:
-        """The network underneath, to be looked at."""
-        return self._stack
+        return await probing.measure_rate(self.stack, to, self.exchange.grant)
 
     @property
     def _is_ending(self) -> bool:
         crashed = self._nursery is not None and self._nursery.cancel_scope.cancel_called
-        return crashed or self._stack.stopping
+        return crashed or self.stack.stopping
 
     # -- what comes from the network ------------------------------------------------------------
 
     def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         self.received_bytes += len(frame)
-        self._performer.requests.asked(sender, frame, answer)
+        self.performer.requests.asked(sender, frame, answer)
 
     def _delegation(self, peer: PeerId) -> Delegation | None:
         """That a worker reads for this node, which has a lease of it."""
@@ -348,7 +291,7 @@ class Shell:
         try:
             message = work.parse(frame)
         except ProtocolViolation as violation:
-            self._stack.drop(sender.peer_id, str(violation))
+            self.stack.drop(sender.peer_id, str(violation))
             return
         self.feed(Received(sender, message))
 
@@ -365,7 +308,7 @@ class Shell:
 
     async def _look_around(self) -> None:
         own, network = self._config.identity.peer_id, self._config.network
-        bound = self._stack.swarm.bound
+        bound = self.stack.swarm.bound
         await run_mdns(own, network, bound, lambda found: self.feed(events.FoundNearby(found)))
 
     async def _keep_time(self) -> None:

@@ -199,7 +199,7 @@ class Submitter:
         if not self._worker:
             return None
         worker = PeerId(self._worker)
-        return await self.node._bridge.look(lambda shell: shell.path_to(worker))
+        return await self.node._bridge.look(lambda shell: shell.stack.path_to(worker))
 
 
 def note(what: tuple[int, str, float]) -> None:

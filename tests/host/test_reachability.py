@@ -78,7 +78,7 @@ class Host:
 
     @property
     def reach(self) -> Reach:
-        return self.shell.reach
+        return self.shell.performer.reach
 
     def knows(self, other: Host) -> bool:
         return other.identity.peer_id in self.shell.peer.dht.table
@@ -161,10 +161,10 @@ async def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
         caplog.clear()
         client = Host(tmp_path / "client", listen=())
         if serves_first:
-            client.shell._performer.serves(None)
+            client.shell.performer.serves(None)
         async with up(client):
             client.shell.serve(A_MACHINE, {})
-            client.shell._performer.serves(None)
+            client.shell.performer.serves(None)
             await until(lambda: warned())
             await wait_all_tasks_blocked(IDLE_S)
             (said,) = warned()

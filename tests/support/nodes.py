@@ -24,7 +24,7 @@ class OpenNode(Node):
 
     def on_stack(self, do: Callable[[Stack], Awaitable[None]]) -> None:
         """Have the node's thread do something with its network, soon."""
-        self._services.call(lambda shell: shell.do(do, shell._stack))
+        self._services.call(lambda shell: shell.do(do, shell.stack))
 
     def crash(self) -> None:
         """Have the network stack crash, soon."""

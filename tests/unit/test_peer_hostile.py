@@ -106,7 +106,7 @@ def test_a_clock_that_is_an_hour_off_costs_its_own_node_alone(wrong: str, off_s:
     right = {node.identity.peer_id for name, node in workers.items() if name not in wrong.split()}
     assert len(done) == 4
     assert {each.worker for each in done} == right
-    counts = [peer_of(node).untimely for node in (*workers.values(), world.nodes["gate"])]
+    counts = [peer_of(node).records.untimely for node in (*workers.values(), world.nodes["gate"])]
     assert sum(counts) > 0
 
 

@@ -18,7 +18,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.discovery.core.finder import Finder, Found
 from formation_p2p.jobs.core.attempts import Attempts
 from formation_p2p.jobs.core.candidates import Facts
-from formation_p2p.jobs.core.checkpoint_holders import CheckpointHolders
 from formation_p2p.jobs.core.fetch import (
     CheckpointEvent,
     CheckpointKept,
@@ -26,10 +25,10 @@ from formation_p2p.jobs.core.fetch import (
     OutputsCopied,
     SchedulerEffect,
 )
+from formation_p2p.jobs.core.holders import Holders
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.jobs import Jobs, Outbox
 from formation_p2p.jobs.core.leasing import Leasing, Note
-from formation_p2p.jobs.core.output_copies import OutputCopies
 from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.jobs.core.placement_decider import Authorised, PlacementDecider
 from formation_p2p.jobs.core.pump import Pump
@@ -110,10 +109,8 @@ class Scheduler:
         self._pump = Pump(self._groups, self._jobs, self._outbox, *acting)
         means = self._jobs, self._groups, self._leasing
         self._resumption = Resumption(*means, self._pump, self.rebalancer)
-        self._checkpoint_holders = CheckpointHolders(
-            self._jobs.checkpoints, self._groups, self._leasing, facts
-        )
-        self._output_copies = OutputCopies(self.holders, self._groups, self._leasing, facts)
+        held = self._jobs.checkpoints, self.holders
+        self._others = Holders(*held, self._groups, self._leasing, facts)
 
     def submit(self, job: Job, now: Moment, *, durable: bool = False) -> list[SchedulerEffect]:
         """A `durable` job waits while no worker is in sight. Raises InvalidInput where too many
@@ -340,7 +337,7 @@ class Scheduler:
             case work.TaskCheckpoint():
                 if active.lease.fence == message.fence:
                     self._attempts.saved(active, message, now)
-                    self._checkpoint_holders.look(now)
+                    self._others.look(now)
                     self._decider.review(group, now)
                     self.rebalancer.leave_barred(group)
             case work.Notice():
@@ -363,15 +360,14 @@ class Scheduler:
                 self._pump.attempts_ended(group, now, cause)
             case _:
                 assert_never(message)
-        self._output_copies.look(now)
+        self._others.look(now)
         return self._outbox.take()
 
     def _holder_leaves(self, holder: PeerId, now: Moment) -> list[SchedulerEffect]:
         """What it holds for this node is to be held by another. Each counts once."""
         self.holders.leaves(holder, now)
         self._jobs.checkpoints.leaves(holder, now)
-        self._checkpoint_holders.look(now)
-        self._output_copies.look(now)
+        self._others.look(now)
         return self._outbox.take()
 
     def checkpoint_told(self, event: CheckpointEvent, now: Moment) -> list[SchedulerEffect]:
@@ -387,7 +383,7 @@ class Scheduler:
                 self._pump.run(group, now, f"what {event.task_id} has saved is here")
         else:
             self._jobs.checkpoints.spread_ended(event, now)
-        self._checkpoint_holders.look(now)
+        self._others.look(now)
         return self._outbox.take()
 
     def fetch_ended(self, event: FetchEvent, now: Moment) -> list[SchedulerEffect]:
@@ -404,7 +400,7 @@ class Scheduler:
         if group is not None:
             self._attempts.copied(group, group.leases[key], event, now)
             self._pump.attempts_ended(group, now, f"others hold what {event.attempt_id} has made")
-        self._output_copies.look(now)
+        self._others.look(now)
         return self._outbox.take()
 
     def licensed(self, until_unix_s: float, now: Moment) -> None:
@@ -429,8 +425,7 @@ class Scheduler:
         for group in self._groups:
             if group.wake_s <= now.mono_s:
                 self._pump.run(group, now, "time to look again")
-        self._checkpoint_holders.look(now)
-        self._output_copies.look(now)
+        self._others.look(now)
         self.rebalancer.look(self.groups.values(), now)
         return self._outbox.take()
 

@@ -393,11 +393,6 @@ class Kernel(Generic[E, F]):
                 outward.append(effect)
         return outward
 
-    @property
-    def untimely(self) -> int:
-        """How many records came that are not of this time, by this machine's clock."""
-        return self.records.untimely
-
     def status(self, now: Moment) -> Status:
         """What it is doing, for `formation top` and metrics. Changes nothing."""
         return status_of(self.scheduler, self.worker, self.grant.expires_unix_s, now)
