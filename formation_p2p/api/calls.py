@@ -38,11 +38,7 @@ from formation_p2p.placement.core.task_options import CallKwargs, TaskOptions
 from formation_p2p.placement.policies import options_of
 from formation_p2p.results.answers import loaded
 from formation_p2p.results.load import load_result
-from formation_p2p.workload.core.call_context import (
-    DEFAULT_MAX_RESULT_BYTES,
-    CallContext,
-    is_name,
-)
+from formation_p2p.workload.core.call_context import DEFAULT_MAX_RESULT_BYTES, CallContext, is_name
 from formation_p2p.workload.core.code_bundle import NO_MODULES, Code, ModuleNames
 from formation_p2p.workload.core.environment import Environment
 from formation_p2p.workload.core.outcome import FailureKind

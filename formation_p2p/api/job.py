@@ -13,20 +13,11 @@ from typing import Final, get_args
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.task_result import TaskEnds, TaskResult
-from formation_p2p.core.errors import (
-    FormationError,
-    InvalidInput,
-    NodeClosed,
-)
+from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.job_events import (
-    JobEnded,
-    JobEvent,
-    TaskPrinted,
-    TaskSaved,
-)
+from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskPrinted, TaskSaved
 from formation_p2p.peer.core.events import MoveTask, OutputSeen
 from formation_p2p.peer.core.story import StoryEntry
 from formation_p2p.placement.core.decision import Decision

@@ -32,13 +32,7 @@ from formation_p2p.machine.core.requirements import Requirements, requirements_f
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.placement.policies import options_of
 from formation_p2p.workload.core.blob import Blob
-from formation_p2p.workload.core.derive import (
-    Draft,
-    Reads,
-    needs_of,
-    parameters_of,
-    settled,
-)
+from formation_p2p.workload.core.derive import Draft, Reads, needs_of, parameters_of, settled
 from formation_p2p.workload.core.matrix import (
     Parameters,
     fill,

@@ -274,12 +274,7 @@ def _lines(job: WatchedJob) -> Show:
 def _pass_on(what: str) -> Show:
     """Pass the output on as it is, and retries on stderr."""
     from formation_p2p.command.outcomes import retried_in_words, waits_in_words
-    from formation_p2p.jobs.core.job_events import (
-        JobWaits,
-        TaskPlaced,
-        TaskPrinted,
-        TaskRetried,
-    )
+    from formation_p2p.jobs.core.job_events import JobWaits, TaskPlaced, TaskPrinted, TaskRetried
 
     note = f"formation: no worker is free for {what} yet; waiting for one"
     impatience = asyncio.get_running_loop().call_later(PATIENCE_S, say, note)

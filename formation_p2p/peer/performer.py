@@ -42,10 +42,7 @@ from formation_p2p.jobs.core.job_events import (
 )
 from formation_p2p.jobs.output_copies import OutputCopies
 from formation_p2p.leases.core import messages as work
-from formation_p2p.leases.core.session import (
-    Fence,
-    Send,
-)
+from formation_p2p.leases.core.session import Fence, Send
 from formation_p2p.leases.lease_runs import LeaseRuns
 from formation_p2p.machine.names import named
 from formation_p2p.node_assembly import Features

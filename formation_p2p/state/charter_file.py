@@ -13,11 +13,7 @@ import trio
 from formation_p2p.core.errors import BadRecord, LocalError
 from formation_p2p.machine.folders import write_durably
 from formation_p2p.trust.core.network import Network
-from formation_p2p.trust.core.signed_charter import (
-    MAX_CHARTER_BYTES,
-    SignedCharter,
-    kept_charter,
-)
+from formation_p2p.trust.core.signed_charter import MAX_CHARTER_BYTES, SignedCharter, kept_charter
 
 if TYPE_CHECKING:
     from formation_p2p.assembly import Peer

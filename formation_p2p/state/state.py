@@ -33,14 +33,7 @@ from formation_p2p.machine.folders import folder_bytes
 from formation_p2p.records.core.resources import encode_requirements
 from formation_p2p.state import rows
 from formation_p2p.state.job_tables import JOBS, empty_some, insert_job, read_job
-from formation_p2p.state.sqlite import (
-    BUSY_S,
-    Database,
-    Schema,
-    looking,
-    reading,
-    state_errors,
-)
+from formation_p2p.state.sqlite import BUSY_S, Database, Schema, looking, reading, state_errors
 from formation_p2p.workload.core.blob import Content
 from formation_p2p.workload.core.parcel import Parcel, is_parcel
 
@@ -162,14 +155,12 @@ class State:
                 db.execute("DELETE FROM owner")
                 db.execute("INSERT INTO owner VALUES (?)", (own,))
                 db.execute("DELETE FROM leases")
-            read = [(n, read_job(db, n, time.time())) for n in list(self._numbers.values())]
-            jobs = tuple(
-                SavedJob(
-                    job, tuple(self._with_answers(job.job_id, rows.read_begun(db, number, job)))
-                )
-                for number, job in read
-            )
-            return jobs, rows.read_leases(db)
+            jobs: list[SavedJob] = []
+            for number in list(self._numbers.values()):
+                job = read_job(db, number, time.time())
+                begun = rows.read_begun(db, number, job)
+                jobs.append(SavedJob(job, self.results.with_answers(job.job_id, begun)))
+            return tuple(jobs), rows.read_leases(db)
 
     def story(self, job_id: str) -> tuple[Job, tuple[job_events.JobEvent, ...]] | None:
         """A job that is kept, ended or not, and its events as in `history`, of one moment; None
@@ -179,7 +170,7 @@ class State:
             if number is None:
                 return None
             events = rows.read_history(db, number)
-            told = tuple(self._with_content(job_id, event) for event in events)
+            told = tuple(self.results.with_content(job_id, event) for event in events)
             return read_job(db, number, time.time()), told
 
     def history(self, job_id: str) -> Iterator[job_events.JobEvent]:
@@ -190,7 +181,7 @@ class State:
             if number is None:
                 return
             for event in rows.read_history(db, number):
-                yield self._with_content(job_id, event)
+                yield self.results.with_content(job_id, event)
 
     def summaries(self) -> tuple[rows.JobSummary, ...]:
         """Of all jobs that are kept, the oldest first."""
@@ -213,28 +204,6 @@ class State:
                 if not go_on():
                     return False
         return self._shrink(go_on)
-
-    def _with_content(self, job_id: str, event: job_events.JobEvent) -> job_events.JobEvent:
-        if isinstance(event, job_events.TaskAnswered):
-            (answer,) = self._contents(job_id, (event.answer,))
-            return replace(event, answer=answer)
-        if isinstance(event, job_events.TaskDisagreed):
-            return replace(event, answers=self._contents(job_id, event.answers))
-        if not isinstance(event, job_events.TaskSucceeded):
-            return event
-        content = self.results.content(job_id, event.result)
-        return event if content is None else replace(event, content=content)
-
-    def _contents(
-        self, job_id: str, answers: Iterable[job_events.Answer]
-    ) -> tuple[job_events.Answer, ...]:
-        """With what is large of them."""
-        contents = ((each, self.results.content(job_id, each.result)) for each in answers)
-        return tuple(replace(each, content=content) for each, content in contents)
-
-    def _with_answers(self, job_id: str, begun: Iterable[SavedTask]) -> Iterator[SavedTask]:
-        for each in begun:
-            yield replace(each, answers=self._contents(job_id, each.answers))
 
     def _empty_some(self) -> int | None:
         """How many tasks of an ended job have lost what came with them; None where no more will."""
@@ -360,6 +329,27 @@ class ResultFiles:
         except (InvalidInput, ValueError):  # of a driver with other results
             return None
         return _Stored(folder / blob.name.hex(), blob.size_bytes)
+
+    def with_content(self, job_id: str, event: job_events.JobEvent) -> job_events.JobEvent:
+        """With what is large of the results in it."""
+        if isinstance(event, job_events.TaskAnswered):
+            (answer,) = self._contents(job_id, (event.answer,))
+            return replace(event, answer=answer)
+        if isinstance(event, job_events.TaskDisagreed):
+            return replace(event, answers=self._contents(job_id, event.answers))
+        if not isinstance(event, job_events.TaskSucceeded):
+            return event
+        content = self.content(job_id, event.result)
+        return event if content is None else replace(event, content=content)
+
+    def _contents(
+        self, job_id: str, answers: Iterable[job_events.Answer]
+    ) -> tuple[job_events.Answer, ...]:
+        contents = ((each, self.content(job_id, each.result)) for each in answers)
+        return tuple(replace(each, content=content) for each, content in contents)
+
+    def with_answers(self, job_id: str, begun: Iterable[SavedTask]) -> tuple[SavedTask, ...]:
+        return tuple(replace(each, answers=self._contents(job_id, each.answers)) for each in begun)
 
     def forget(self, job_id: str) -> None:
         """The job is in the state no more."""

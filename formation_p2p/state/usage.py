@@ -15,13 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import StateError
-from formation_p2p.state.sqlite import (
-    STORED_EVERY_S,
-    Schema,
-    WriteBehind,
-    looking,
-    state_errors,
-)
+from formation_p2p.state.sqlite import STORED_EVERY_S, Schema, WriteBehind, looking, state_errors
 from formation_p2p.trust.core.admission import Charged
 from formation_p2p.trust.core.hours import HoursReceived, Org
 from formation_p2p.trust.core.parameters import TrustParameters

@@ -164,9 +164,9 @@ def test_a_worker_cannot_say_that_tasks_took_longer_than_it_was_silent() -> None
     for attempt_id, run in runs(task(0), task(1), task(2)):
         active.add(attempt_id, run, at(10))
     lies = [Ended("job/0#1", Succeeded(b""), 2**62), Ended("job/1#1", Succeeded(b""), 1)]
-    assert active.mean_s(lies, at(14)) == 2.0
+    assert active.ran(lies, at(14)) == (2, 4.0)
     honest = [Ended("job/2#1", Succeeded(b""), 500_000)]
-    assert active.mean_s(honest, at(15)) == 0.5
+    assert active.ran(honest, at(15)) == (1, 0.5)
 
 
 def test_only_results_of_attempts_under_way_tell_how_long_tasks_take() -> None:
@@ -175,7 +175,7 @@ def test_only_results_of_attempts_under_way_tell_how_long_tasks_take() -> None:
         active.add(attempt_id, run, at(0))
     elsewhere = Ended("job/7#1", Succeeded(b""), 1)
     failed = Ended("job/0#1", Failed(FailureKind.EXIT, "exit code 1"), 1)
-    assert active.mean_s([elsewhere, failed], at(1)) is None
+    assert active.ran([elsewhere, failed], at(1)) == (0, 0.0)
 
 
 # -- laws ---------------------------------------------------------------------------------

@@ -60,7 +60,8 @@ def lease_with(count: int, *, began_s: float | None = 0.0, speculate: bool = Fal
 def taking(mean_s: float) -> Estimates:
     """Others take so long; nobody knows where it is infinite."""
     estimates = Estimates(DISPATCH_DEFAULTS)
-    estimates.took(None if mean_s == NEVER else mean_s)
+    if mean_s != NEVER:
+        estimates.took(mean_s)
     return estimates
 
 

@@ -20,12 +20,7 @@ from formation_p2p.command.assembly import local_methods
 from formation_p2p.command.local.client import receive
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.jobs.core.job_events import (
-    JobEvent,
-    TaskDisagreed,
-    TaskPlaced,
-    TaskUnplaceable,
-)
+from formation_p2p.jobs.core.job_events import JobEvent, TaskDisagreed, TaskPlaced, TaskUnplaceable
 from formation_p2p.machine.file_lock import lock_file, unlock_file
 from formation_p2p.machine.names import name_of
 from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions

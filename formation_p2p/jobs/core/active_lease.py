@@ -121,24 +121,17 @@ class ActiveLease:
         first = next(iter(self.attempts), None)
         return first if first == self.began else None
 
-    def mean_s(self, ended: Iterable[Ended], now: Moment) -> float | None:
-        """How long those of the lease's attempts took that brought a result, on average; None where
-        none did. It runs one at a time, so that they cannot have taken longer together than the
-        worker was silent before, whatever it says."""
+    def ran(self, ended: Iterable[Ended], now: Moment) -> tuple[int, float]:
+        """How many of the lease's attempts brought a result, and for how many seconds they ran
+        together. It runs one at a time, so that they cannot have taken longer than the worker was
+        silent before, whatever it says."""
         ran = [
             each.ran_us
             for each in ended
             if each.attempt_id in self.attempts and isinstance(each.outcome, Succeeded)
         ]
         silent_s, self.heard_s = now.mono_s - self.heard_s, now.mono_s
-        return min(sum(ran) / 1e6, silent_s) / len(ran) if ran else None
-
-    def succeeded(self, ended: Iterable[Ended]) -> int:
-        """How many of the lease's attempts brought a result."""
-        return sum(
-            each.attempt_id in self.attempts and isinstance(each.outcome, Succeeded)
-            for each in ended
-        )
+        return len(ran), min(sum(ran) / 1e6, silent_s) if ran else 0.0
 
     def started(self, attempt_id: str, now: Moment) -> None:
         """It runs for longer than a moment."""
@@ -160,6 +153,7 @@ class ActiveLease:
 
     def messages(self, attempts: Iterable[tuple[str, TaskRun]]) -> Iterator[Dispatch]:
         """What brings these to the worker, with what it does not have yet of what they share."""
+        lease = self.lease
         blobs: list[tuple[int, bytes]] = []
         assignments: list[Assignment] = []
         size = 0
@@ -174,7 +168,7 @@ class ActiveLease:
                 x.shared_blob and self.shared_blobs.get(x.shared_blob) is None for x in assignments
             )
             if assignments and (gone or size + more > BATCH_BYTES):
-                yield self._message(blobs, assignments)
+                yield Dispatch(lease.lease_id, lease.fence, tuple(blobs), tuple(assignments))
                 blobs, assignments, size = [], [], 0
             if new:
                 blobs.append((number, task.shared))
@@ -183,7 +177,7 @@ class ActiveLease:
             )
             size += more
         if assignments:
-            yield self._message(blobs, assignments)
+            yield Dispatch(lease.lease_id, lease.fence, tuple(blobs), tuple(assignments))
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
@@ -191,7 +185,3 @@ class ActiveLease:
         ensure(self.load.tasks == len(self.attempts), f"{lease_id} carries another load")
         ensure(self.recalled <= self.attempts.keys(), f"{lease_id} recalls what has ended")
         ensure((self.idle_s < float("inf")) != self.is_busy, f"{lease_id} is idle and busy")
-
-    def _message(self, blobs: list[tuple[int, bytes]], assignments: list[Assignment]) -> Dispatch:
-        lease = self.lease
-        return Dispatch(lease.lease_id, lease.fence, tuple(blobs), tuple(assignments))

@@ -13,28 +13,15 @@ from formation_p2p.jobs.core import job_events
 from formation_p2p.jobs.core.checkpoints import Checkpoints
 from formation_p2p.jobs.core.fetch import SchedulerEffect
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.job_events import (
-    Answer,
-    Attempt,
-    Awaited,
-    JobEvent,
-    RetryReason,
-)
+from formation_p2p.jobs.core.job_events import Answer, Attempt, Awaited, JobEvent, RetryReason
 from formation_p2p.jobs.core.output_holders import OutputHolders
 from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.jobs.core.task_run import ENDED, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.placement.core.learnt import Learner, Learnt
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core.profile import Profile
-from formation_p2p.workload.core.outcome import (
-    Failed,
-    FailureKind,
-    is_unstarted,
-    lacks_module,
-)
-from formation_p2p.workload.core.parcel import (
-    is_large,
-)
+from formation_p2p.workload.core.outcome import Failed, FailureKind, is_unstarted, lacks_module
+from formation_p2p.workload.core.parcel import is_large
 
 
 class Outbox:

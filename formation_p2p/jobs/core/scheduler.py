@@ -34,6 +34,7 @@ from formation_p2p.jobs.core.placement_decider import Authorised, PlacementDecid
 from formation_p2p.jobs.core.pump import Pump
 from formation_p2p.jobs.core.quorum_elections import Elections, Jury
 from formation_p2p.jobs.core.rebalancer import Rebalancer, attempts_of, notice_to
+from formation_p2p.jobs.core.reports import Reports
 from formation_p2p.jobs.core.resumption import Resumption
 from formation_p2p.jobs.core.saved import SavedJob, SavedLease
 from formation_p2p.jobs.core.task_group import TaskGroup
@@ -60,7 +61,7 @@ from formation_p2p.wants.core.caller import Caller
 
 
 class Scheduler:
-    """`authorised` and `facts` are as for PlacementDecider, `experienced` as for Attempts. `note`
+    """`authorised` and `facts` are as for PlacementDecider, `experienced` as for Reports. `note`
     gets what a task's story tells of searches and rounds; `caller` reaches workers not asked.
     `jury` judges the answers of copies; `gave` gets for how many core-seconds a worker ran what
     brought results.
@@ -101,9 +102,9 @@ class Scheduler:
         self._elections = Elections(self._jobs, jury, self._judged, parameters)
         self.copies: Mapping[str, int] = self._elections.copies
         self._experienced = experienced
-        self._attempts = Attempts(
-            self._jobs, self._outbox, experienced, parameters.max_printed_bytes, self._elections
-        )
+        self._attempts = Attempts(self._jobs, self._outbox, self._elections)
+        placing = self._jobs, self._outbox, self._attempts, self._elections
+        self._reports = Reports(*placing, experienced, parameters.max_printed_bytes)
         self.rebalancer = Rebalancer(self._decider, self._leasing.look_around, self._outbox.emit)
         acting = self._decider, self._leasing, self._attempts, self.rebalancer
         self._pump = Pump(self._groups, self._jobs, self._outbox, *acting)
@@ -169,7 +170,7 @@ class Scheduler:
         """Tell a worker that asked: what a task prints there is read."""
         for active in self.leases():
             if active.worker == worker:
-                self._attempts.seen(active, attempts_of(active, job_id, task_id), more=more)
+                self._reports.seen(active, attempts_of(active, job_id, task_id), more=more)
         return self._outbox.take()
 
     def _stop(self, job: JobRun, now: Moment, cause: str) -> None:
@@ -180,7 +181,7 @@ class Scheduler:
             for active in group.leases.values():
                 unwanted = [a for a, run in active.attempts.items() if run.job is job]
                 self._attempts.cancel(active, unwanted, cause)
-                self._attempts.stop_fetching(active, job, now, cause)
+                self._reports.stop_fetching(active, job, now, cause)
             self._pump.run(group, now, cause)
 
     def leave(self) -> list[SchedulerEffect]:
@@ -313,7 +314,7 @@ class Scheduler:
         group.candidates.refused(worker, event.refusal, now)
         if (active := group.leases.get(lease.key)) is not None:
             self._leasing.ended(group, active)
-            self._attempts.lost(group, active, event, now)
+            self._reports.lost(group, active, event, now)
             self.holders.suspect(active.worker, now)
         self._pump.run(group, now, f"lease {lease.lease_id} is lost")
 
@@ -330,13 +331,13 @@ class Scheduler:
         active = group.leases[key]
         match message:
             case work.TaskStarted():
-                if self._attempts.began(active, message, now):
+                if self._reports.began(active, message, now):
                     self._pump.run(group, now, f"{message.attempt_id} runs")
             case work.TaskOutput():
-                self._attempts.printed(active, message)
+                self._reports.printed(active, message)
             case work.TaskCheckpoint():
                 if active.lease.fence == message.fence:
-                    self._attempts.saved(active, message, now)
+                    self._reports.saved(active, message, now)
                     self._others.look(now)
                     self._decider.review(group, now)
                     self.rebalancer.leave_barred(group)
@@ -351,12 +352,11 @@ class Scheduler:
                 if active.lease.fence != message.fence:
                     return []
                 cause = f"attempts under {message.lease_id} ended"
-                mean_s = active.mean_s(message.ended, now)
-                group.estimates.took(mean_s)
-                if mean_s is not None:
-                    core_s = mean_s * active.succeeded(message.ended) * group.key.needs.cpu_milli
-                    self._gave(active.worker, core_s / 1000, now)
-                self._attempts.ended(group, active, message.ended, now)
+                count, ran_s = active.ran(message.ended, now)
+                if count:
+                    group.estimates.took(ran_s / count)
+                    self._gave(active.worker, ran_s * group.key.needs.cpu_milli / 1000, now)
+                self._reports.ended(group, active, message.ended, now)
                 self._pump.attempts_ended(group, now, cause)
             case _:
                 assert_never(message)
@@ -390,7 +390,7 @@ class Scheduler:
         """Of a lease that is lost, or an attempt that is wanted no more, it has no effect."""
         group = self._groups.of_lease(key := (event.worker, event.lease_id))
         if group is not None:
-            self._attempts.fetch_ended(group, group.leases[key], event, now)
+            self._reports.fetch_ended(group, group.leases[key], event, now)
             self._pump.attempts_ended(group, now, f"the fetch of {event.attempt_id} ended")
         return self._outbox.take()
 
@@ -398,7 +398,7 @@ class Scheduler:
         self.holders.told(event, now)
         group = self._groups.of_lease(key := (event.worker, event.lease_id))
         if group is not None:
-            self._attempts.copied(group, group.leases[key], event, now)
+            self._reports.copied(group, group.leases[key], event, now)
             self._pump.attempts_ended(group, now, f"others hold what {event.attempt_id} has made")
         self._others.look(now)
         return self._outbox.take()

@@ -38,10 +38,8 @@ class Estimates:
         self._parameters = parameters
         self.mean_s = float("inf")
 
-    def took(self, mean_s: float | None) -> None:
+    def took(self, mean_s: float) -> None:
         """Some tasks took so long each. Longer than thought counts at once, shorter bit by bit."""
-        if mean_s is None:
-            return
         unknown = self.mean_s == float("inf")
         self.mean_s = mean_s if unknown else max(mean_s, 0.8 * self.mean_s + 0.2 * mean_s)
 

@@ -15,11 +15,7 @@ from formation_p2p.dht.core.rpc import DhtEffect
 from formation_p2p.discovery.core.trace import Trace
 from formation_p2p.drivers.core.effects import ExecutionEffect
 from formation_p2p.jobs.core.fetch import DropCheckpoints, SchedulerEffect
-from formation_p2p.jobs.core.job_events import (
-    EmitJobEvent,
-    ForgetLease,
-    PersistLease,
-)
+from formation_p2p.jobs.core.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.leases.core.lessor import LessorEffect
 from formation_p2p.leases.core.messages import ResultAck
 from formation_p2p.leases.core.session import Send

@@ -18,11 +18,7 @@ from formation_p2p.machine.core.fits import GpuClaim, claims_on
 from formation_p2p.machine.core.gpu import WHOLE_GPU_MILLI
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.placement.core.candidate import Candidate, TaskView, free_part, task_part
-from formation_p2p.placement.core.fragmentation import (
-    SCARCITY_MILLI,
-    best_fit,
-    by_scarcity,
-)
+from formation_p2p.placement.core.fragmentation import SCARCITY_MILLI, best_fit, by_scarcity
 from formation_p2p.placement.core.policy import NO_SCORE, Peers, Policy, Score, Term, scored
 from formation_p2p.workload.core.mix import Mix, merged
 

@@ -9,21 +9,12 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.machine.core.bounds import shown
-from formation_p2p.machine.core.requirements import (
-    Requirements,
-    driven_by,
-)
+from formation_p2p.machine.core.requirements import Requirements, driven_by
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.environment import Environment
 from formation_p2p.workload.core.inputs_from import reading
 from formation_p2p.workload.core.memory_estimate import MemoryEstimate, kind_of
-from formation_p2p.workload.core.work import (
-    MAX_TASKS,
-    InputFrom,
-    Task,
-    Work,
-    task_id,
-)
+from formation_p2p.workload.core.work import MAX_TASKS, InputFrom, Task, Work, task_id
 
 _NO_WORK: Final = "is not work; write ProcessSpec((…)), or python_call(…)"
 
