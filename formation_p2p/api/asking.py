@@ -121,15 +121,21 @@ class AskingNode(Enterable):
         """One round trip to a peer, named as for people: by its id, the end of that, or its name;
         over the best connection there is, or one that is made for it. Raises InvalidInput,
         AmbiguousPeer, Unreachable."""
+        from formation_p2p.reach import probing  # as the stack: only where a node runs
+
         to = await self._contact_of(peer)
-        return await self._bridge.perform(lambda shell: shell.ping(to))
+        return await self._bridge.perform(lambda shell: probing.ping(shell.stack, to))
 
     async def measure_rate(self, peer: PeerId | str) -> Rate:
         """How fast bytes come from a peer: 16 MiB, or what comes in 3 s. Both must be members of
         the network, and a node does that for one peer at a time, once in 4 s. Raises InvalidInput,
         AmbiguousPeer, Unreachable; RemoteError where the peer refuses, with its reason."""
+        from formation_p2p.reach import probing  # likewise
+
         to = await self._contact_of(peer)
-        return await self._bridge.perform(lambda shell: shell.measure_rate(to))
+        return await self._bridge.perform(
+            lambda shell: probing.measure_rate(shell.stack, to, shell.exchange.grant)
+        )
 
     async def troubles(self) -> tuple[str, ...]:
         """What peers show to be wrong with this machine, and what to do: a clock that is off, or

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, get_args
@@ -36,6 +36,81 @@ PIECE_BYTES: Final = KIB
 MAX_GRACE_S: Final = 3600.0
 
 
+class _Unread:
+    """What a reader of events has not read yet, and the workers that wait until what a task prints
+    there is read. `seen` tells one that it is, or with False that there is a reader."""
+
+    def __init__(self, seen: Callable[[str, PeerId, bool], None]) -> None:
+        self._seen = seen
+        self._events: deque[JobEvent] = deque()
+        self._saves = self._bytes = 0
+        self._asking: set[tuple[str, PeerId]] = set()
+        self.is_reading = self._is_left = False
+
+    def add(self, event: JobEvent) -> None:
+        if type(event) is TaskSaved:
+            event = event.in_brief()
+            self._saves += 1
+            if self._saves > MAX_UNREAD:
+                self._drop(TaskSaved)
+        elif type(event) is TaskPrinted:
+            if not event.data and not self._is_new_question(event):
+                return
+            self._bytes += len(event.data) + PIECE_BYTES
+            while self._bytes > MAX_UNREAD_BYTES:
+                self._drop(TaskPrinted)
+        self._events.append(event)
+
+    def begin(self) -> None:
+        """There is a reader."""
+        self.is_reading = True
+        for asking in self._asking:
+            self._seen(*asking, False)
+
+    def take(self) -> Iterator[JobEvent]:
+        """All that there is. A question of a worker is answered, and not told."""
+        while self._events:
+            event = self._events.popleft()
+            self._forget(event)
+            if type(event) is not TaskPrinted or event.data:
+                yield event
+            else:
+                self._seen(event.task_id, event.worker, True)
+
+    def leave(self) -> None:
+        """The reader has left: none is waited for."""
+        self._is_left = True
+        for asking in self._asking:
+            self._seen(*asking, True)
+
+    def _is_new_question(self, event: TaskPrinted) -> bool:
+        """Whether all that a task has printed was read, which its reader is to answer."""
+        asking = event.task_id, event.worker
+        if self._is_left:
+            self._seen(*asking, True)
+            return False
+        if self.is_reading:
+            self._seen(*asking, False)
+        is_new = asking not in self._asking
+        self._asking.add(asking)
+        return is_new
+
+    def _drop(self, kind: type[TaskPrinted | TaskSaved]) -> None:
+        """The oldest that is unread."""
+        oldest = next(event for event in self._events if type(event) is kind)
+        self._events.remove(oldest)
+        self._forget(oldest)
+
+    def _forget(self, event: JobEvent) -> None:
+        """It is not unread any more."""
+        if type(event) is TaskSaved:
+            self._saves -= 1
+        elif type(event) is TaskPrinted:
+            self._bytes -= len(event.data) + PIECE_BYTES
+            if not event.data:
+                self._asking.discard((event.task_id, event.worker))
+
+
 class JobHandle:
     """`await job` for the results, or `async for event in job.events()` to watch; both work.
 
@@ -59,13 +134,9 @@ class JobHandle:
         self._sizes = sizes
         self._printer = OutputPrinter() if show_output else None
         self._ends = TaskEnds()
-        self._unread: deque[JobEvent] = deque()
-        self._unread_saves = self._unread_bytes = 0
-        # Workers that wait until what a task prints there is read.
-        self._asking: set[tuple[str, PeerId]] = set()
+        self._unread = _Unread(self._seen)
         self._news = asyncio.Event()
         self._ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
-        self._reading = self._left = False
         if ended is not None:  # called soon after
             self._ended.add_done_callback(lambda end: ended(job.job_id, end.exception()))
         if over is not None:
@@ -89,19 +160,28 @@ class JobHandle:
         return self._sizes
 
     def __await__(self) -> Generator[None, None, tuple[TaskResult, ...]]:
-        return self._awaited().__await__()
+        async def awaited() -> tuple[TaskResult, ...]:
+            try:
+                return await self.results()
+            except asyncio.CancelledError:
+                if not self._kept:
+                    self.cancel()
+                raise
+
+        return awaited().__await__()
 
     async def results(self) -> tuple[TaskResult, ...]:
         """One for each task, in their order, once all have ended. Raises NodeClosed."""
         self._check()
         await asyncio.shield(self._ended)
-        return tuple(self._result(task.task_id, task.label) for task in self.tasks)
+        ends, labels = self._ends, self._labels
+        return tuple(ends.result(task.task_id, task.label, labels) for task in self.tasks)
 
     def result(self, task_id: str) -> TaskResult | None:
         """The result of one task, None while it has not ended."""
         if not self._ends.has(task_id):
             return None
-        return self._result(task_id, self._labels[task_id])
+        return self._ends.result(task_id, self._labels[task_id], self._labels)
 
     async def events(self) -> AsyncIterator[JobEvent]:
         """All that happens, from the submission to JobEnded. One reader only. A program that
@@ -110,29 +190,20 @@ class JobHandle:
         Raises NodeClosed where the node is left, or crashes, before the job ends.
         """
         self._check()
-        if self._reading:
+        if self._unread.is_reading:
             raise InvalidInput("events", "they are read already; keep what you need")
-        self._reading = True
-        for asking in self._asking:
-            self._seen(*asking, more=False)
+        self._unread.begin()
         try:
             while True:
-                while self._unread:
-                    event = self._unread.popleft()
-                    self._forget(event)
-                    if type(event) is not TaskPrinted or event.data:
-                        yield event
-                    else:
-                        self._seen(event.task_id, event.worker, more=True)
+                for event in self._unread.take():
+                    yield event
                 if self._ended.done():
                     self._ended.result()
                     return
                 self._news.clear()
                 await self._news.wait()
         finally:
-            self._left = True
-            for asking in self._asking:
-                self._seen(*asking, more=True)
+            self._unread.leave()
 
     async def story(self, task: int | str = 0) -> tuple[StoryEntry, ...]:
         """The way of a task, given by its place in the job or its id: see `Node.story`.
@@ -184,20 +255,9 @@ class JobHandle:
         if self._printer is not None:
             self._printer.observe(event)
         self._ends.notify(event)
-        if type(event) is TaskSaved:
-            event = event.in_brief()
-            self._unread_saves += 1
-            if self._unread_saves > MAX_UNREAD:
-                self._drop(TaskSaved)
-        elif type(event) is TaskPrinted:
-            if not event.data and not self._is_new_question(event):
-                return
-            self._unread_bytes += len(event.data) + PIECE_BYTES
-            while self._unread_bytes > MAX_UNREAD_BYTES:
-                self._drop(TaskPrinted)
-        elif type(event) is JobEnded and not self._ended.done():
+        if type(event) is JobEnded and not self._ended.done():
             self._ended.set_result(event)
-        self._unread.append(event)
+        self._unread.add(event)
 
     def flush(self) -> None:
         """Wakes the reader of the events."""
@@ -212,48 +272,10 @@ class JobHandle:
             self._ended.exception()  # seen: it may be that no caller waits
         self._news.set()
 
-    async def _awaited(self) -> tuple[TaskResult, ...]:
-        try:
-            return await self.results()
-        except asyncio.CancelledError:
-            if not self._kept:
-                self.cancel()
-            raise
-
-    def _is_new_question(self, event: TaskPrinted) -> bool:
-        """Whether all that a task has printed was read, which its reader is to answer."""
-        asking = event.task_id, event.worker
-        if self._left:
-            self._seen(*asking, more=True)
-            return False
-        if self._reading:
-            self._seen(*asking, more=False)
-        is_new = asking not in self._asking
-        self._asking.add(asking)
-        return is_new
-
-    def _seen(self, task_id: str, worker: PeerId, *, more: bool) -> None:
+    def _seen(self, task_id: str, worker: PeerId, more: bool) -> None:
         seen = OutputSeen(self.job_id, task_id, worker, more)
         with contextlib.suppress(NodeClosed):  # which the reader is told
             self._bridge.call(lambda shell: shell.feed(seen))
-
-    def _drop(self, kind: type[TaskPrinted | TaskSaved]) -> None:
-        """The oldest that is unread."""
-        oldest = next(event for event in self._unread if type(event) is kind)
-        self._unread.remove(oldest)
-        self._forget(oldest)
-
-    def _forget(self, event: JobEvent) -> None:
-        """It is not unread any more."""
-        if type(event) is TaskSaved:
-            self._unread_saves -= 1
-        elif type(event) is TaskPrinted:
-            self._unread_bytes -= len(event.data) + PIECE_BYTES
-            if not event.data:
-                self._asking.discard((event.task_id, event.worker))
-
-    def _result(self, task_id: str, label: str) -> TaskResult:
-        return self._ends.result(task_id, label, self._labels)
 
     def _check(self) -> None:
         """That what is to come can come to here. A job that is over can be read still."""

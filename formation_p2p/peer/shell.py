@@ -34,7 +34,6 @@ from formation_p2p.peer.core.effects import RejectRequest, is_of_record
 from formation_p2p.peer.feature import FEATURES
 from formation_p2p.peer.performer import Performer
 from formation_p2p.peer.runtime_config import RuntimeConfig
-from formation_p2p.reach.core.paths import Rate, RoundTrip
 from formation_p2p.reach.mdns import run_mdns
 from formation_p2p.results import answers
 from formation_p2p.trust.core.membership import Membership
@@ -255,18 +254,6 @@ class Shell:
         """The gates of the network, and all peers that are connected."""
         gates = {each.peer_id for each in self._config.network.contacts()}
         return gates.union(each.peer for each in self.stack.connections())
-
-    async def ping(self, to: Contact) -> RoundTrip:
-        """One echo. Raises Unreachable, ProtocolViolation."""
-        from formation_p2p.reach import probing  # as the stack: only where a node runs
-
-        return await probing.ping(self.stack, to)
-
-    async def measure_rate(self, to: Contact) -> Rate:
-        """A short bulk test, from there to here. Raises RemoteError."""
-        from formation_p2p.reach import probing  # likewise
-
-        return await probing.measure_rate(self.stack, to, self.exchange.grant)
 
     @property
     def _is_ending(self) -> bool:

@@ -27,8 +27,8 @@ from formation_p2p.jobs.core.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.jobs.core.leasing import SearchEnded
 from formation_p2p.jobs.core.saved import SavedJob
+from formation_p2p.jobs.core.wanted import SearchEnded
 from formation_p2p.leases.core.messages import Commit, PlacementRequest
 from formation_p2p.leases.core.session import Received
 from formation_p2p.machine.core.capability import idle

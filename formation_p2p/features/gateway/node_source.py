@@ -31,6 +31,7 @@ from formation_p2p.features.services.core.messages import ANY, ServiceError, Ser
 from formation_p2p.features.services.core.spec import MAX_REQUESTS, ServiceSpec, WorkerType
 from formation_p2p.machine.names import name_of
 from formation_p2p.observe.status_json import event_in_json
+from formation_p2p.reach import probing
 from formation_p2p.workload.core.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.core.scope import Scope
 
@@ -227,7 +228,9 @@ class NodeSource:
         self._known: frozenset[str] = frozenset()
         self._serving_as: dict[str, WorkerType] = {}  # of the last read
         self.members = NodeMembers(bridge)
-        self._presence = Presence(lambda to: bridge.perform(lambda shell: shell.ping(to)))
+        self._presence = Presence(
+            lambda to: bridge.perform(lambda shell: probing.ping(shell.stack, to))
+        )
 
     @property
     def peer_id(self) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection
 
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import PeerId
-from formation_p2p.core.refusals import Refusal
-from formation_p2p.discovery.core.finder import Finder, Found
+from formation_p2p.core.effects import Moment
+from formation_p2p.discovery.core.finder import Finder
 from formation_p2p.jobs.core.active_lease import ActiveLease
 from formation_p2p.jobs.core.candidates import Known
 from formation_p2p.jobs.core.job_events import Awaited, ForgetLease, PersistLease
@@ -18,40 +14,12 @@ from formation_p2p.jobs.core.parameters import DispatchParameters
 from formation_p2p.jobs.core.saved import SavedLease
 from formation_p2p.jobs.core.task_group import TaskGroup
 from formation_p2p.jobs.core.task_run import JobRun, TaskRun
+from formation_p2p.jobs.core.wanted import NAMED, Note, RoundOpened, SearchEnded, Wanted
 from formation_p2p.leases.core.held_lease import HeldLease
 from formation_p2p.leases.core.lessee import Lessee
-from formation_p2p.leases.core.round import Call, RoundId
 from formation_p2p.placement.core.decision import Decision
 from formation_p2p.placement.core.guarded import seeks_room
-from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
-from formation_p2p.wants.core.caller import Caller
-from formation_p2p.workload.core.scope import Find
-
-# Workers named of one search, of each kind: what a person reads, where a search names hundreds.
-NAMED: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class SearchEnded:
-    """Discovery ended for tasks of a key. `candidates` are the best of `found` workers."""
-
-    key: SchedulingKey
-    candidates: tuple[PeerId, ...]
-    found: int
-    refusals: tuple[tuple[PeerId, Refusal], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RoundOpened:
-    """Workers are asked for leases, for tasks of a key."""
-
-    key: SchedulingKey
-    round: RoundId
-    asked: tuple[PeerId, ...]
-
-
-Note = Callable[[SearchEnded | RoundOpened, Moment], None]
 
 
 class Leasing:
@@ -62,10 +30,10 @@ class Leasing:
         known: Known,
         outbox: Outbox,
         note: Note,
-        caller: Caller,
+        wanted: Wanted,
         parameters: DispatchParameters,
     ) -> None:
-        self._caller = caller
+        self._wanted = wanted
         self._finder = finder
         self._lessee = lessee
         self._known = known
@@ -85,7 +53,7 @@ class Leasing:
         leases may yet come of what is in flight."""
         acquisition, parameters = group.acquisition, self._parameters
         if self._has_aged(group, now):
-            self._search(group, head, now, cause)
+            self.look_around(group, head, now, cause)
             if acquisition.find is not None:
                 return 0
         order = group.candidates.ask_order(head, group.queues.lengths(), now, self._known)
@@ -102,7 +70,7 @@ class Leasing:
             self._note(RoundOpened(group.key, asked, workers), now)
             return len(workers)
         if acquisition.find is None:
-            self._search(group, head, now, cause)
+            self.look_around(group, head, now, cause)
         # Those that may be asked already are not wanted now.
         group.wake_by(group.candidates.next_askable_s(now.mono_s))
         return 0
@@ -112,10 +80,6 @@ class Leasing:
         if group.acquisition.asks and not group.acquisition.has_round:
             group.acquisition.withdrew()
             self._lessee.withdraw(group.key, now, cause)
-
-    def look_around(self, group: TaskGroup, run: TaskRun, now: Moment, cause: str) -> None:
-        """Look for more workers than its tasks wait for."""
-        self._search(group, run, now, cause)
 
     def searched(self, group: TaskGroup, decision: Decision, now: Moment) -> None:
         """For the story of its tasks."""
@@ -165,7 +129,7 @@ class Leasing:
             return False
         return now.mono_s >= group.acquisition.searched_s + self._parameters.look_again_s
 
-    def _search(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> None:
+    def look_around(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time and it was not asked."""
         stranded, parameters = group.is_stranded, self._parameters
         pause_s = parameters.look_again_s
@@ -176,7 +140,7 @@ class Leasing:
         if group.acquisition.find is not None or now.mono_s < searched_s + pause_s:
             group.wake_by(searched_s + pause_s)
             return
-        if self._spread(group, now, cause):
+        if self._wanted.spread(group, now, cause):
             return
         find = self._finder.find(
             group.key.needs,
@@ -190,65 +154,6 @@ class Leasing:
             group.wake_by(now.mono_s + parameters.second_look_s)
         else:
             group.acquisition.search_began(find, now.mono_s, stranded=stranded)
-
-    # -- wants ----------------------------------------------------------------------------------
-
-    def awaits_notice(self, group: TaskGroup, found: Found, now: Moment) -> bool:
-        """Discovery has ended. A want is left where no worker suits, or without asking any where
-        the notice goes first; the latter is told."""
-        goes_first = group.key.find is Find.NOTICE and not group.acquisition.left_s
-        if goes_first or not (found.suited and found.profiles):
-            self.leave_notice(group, now)
-        return goes_first and bool(found.holders)
-
-    def leave_notice(self, group: TaskGroup, now: Moment) -> None:
-        """Leave a want with the holders of what was searched, if it is time."""
-        acquisition, waiting = group.acquisition, group.queues.waiting
-        if not (group.key.find.leaves_notice and waiting):
-            return
-        since_s = self._caller.expired_s(now)
-        left_s, never_s = acquisition.left_s, float("-inf")
-        to = [each for each in acquisition.holders if left_s.get(each.peer_id, never_s) <= since_s]
-        sends = self._caller.leave(group.key, waiting, to, now, "a want is left")
-        acquisition.want_left((send.to.peer_id for send in sends), now.mono_s, since_s)
-        for send in sends:
-            self._outbox.emit(send)
-
-    def expect(
-        self, group: TaskGroup, head: TaskRun, call: Call, worker: Contact, now: Moment
-    ) -> None:
-        """Have a worker's offer taken: in the round of its call, with what others offered there."""
-        acquisition = group.acquisition
-        wanted = group.queues.waiting - len(acquisition.committing)
-        if worker.peer_id not in group.candidates.pool or wanted <= 0:
-            return
-        before = self._lessee.rounds.get(call.round) if call.round is not None else None
-        there = [worker, *(() if before is None else before.order)]
-        lengths = group.queues.lengths()
-        ranked = group.candidates.ask_order(head, lengths, now, self._known)
-        places = {contact.peer_id: place for place, contact in enumerate(ranked)}
-        there.sort(key=lambda contact: places.get(contact.peer_id, len(places)))
-        cause = f"{worker.peer_id} answers a want"
-        asked = self._lessee.expected(call, there, min(wanted, call.wanted), now, cause)
-        if asked != acquisition.call_round:
-            acquisition.call_began(asked)
-            self._note(RoundOpened(group.key, asked, (worker.peer_id,)), now)
-
-    def _spread(self, group: TaskGroup, now: Moment, cause: str) -> bool:
-        """Spread a want, if that is how workers are looked for, and it is time."""
-        acquisition, waiting = group.acquisition, group.queues.waiting
-        if group.key.find is not Find.ANNOUNCE or not waiting:
-            return False
-        in_vain = acquisition.in_vain
-        if not self._caller.is_spread_due(acquisition.spread_s, in_vain, now):
-            return False
-        sends = self._caller.spread(group.key, waiting, in_vain, now, cause)
-        for send in sends:
-            self._outbox.emit(send)
-        if sends:
-            acquisition.want_spread(now.mono_s)
-            group.wake_by(now.mono_s + self._parameters.second_look_s)
-        return bool(sends)
 
     # -- those that are held --------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from formation_p2p.jobs.core.fetch import (
 from formation_p2p.jobs.core.holders import Holders
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.jobs import Jobs, Outbox
-from formation_p2p.jobs.core.leasing import Leasing, Note
+from formation_p2p.jobs.core.leasing import Leasing
 from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.jobs.core.placement_decider import Authorised, PlacementDecider
 from formation_p2p.jobs.core.pump import Pump
@@ -40,6 +40,7 @@ from formation_p2p.jobs.core.saved import SavedJob, SavedLease
 from formation_p2p.jobs.core.task_group import TaskGroup
 from formation_p2p.jobs.core.task_groups import TaskGroups
 from formation_p2p.jobs.core.task_run import JobRun, TaskRun
+from formation_p2p.jobs.core.wanted import Note, Wanted
 from formation_p2p.leases.core import messages as work
 from formation_p2p.leases.core.held_lease import LeaseKey
 from formation_p2p.leases.core.lessee import (
@@ -96,9 +97,9 @@ class Scheduler:
         self.groups = self._groups.by_key
         self.leases = self._groups.leases
         self._decider = PlacementDecider(authorised, facts, self.leases)
-        self._leasing = Leasing(
-            finder, lessee, self._decider.candidates, self._outbox, note, caller, parameters
-        )
+        told = self._decider.candidates, self._outbox, note
+        self._wanted = Wanted(lessee, *told, caller, parameters)
+        self._leasing = Leasing(finder, lessee, *told, self._wanted, parameters)
         self._elections = Elections(self._jobs, jury, self._judged, parameters)
         self.copies: Mapping[str, int] = self._elections.copies
         self._experienced = experienced
@@ -230,7 +231,7 @@ class Scheduler:
             return []
         group.acquisition.search_ended(answered=found.heard, holders=found.holders)
         head = group.first()
-        if self._leasing.awaits_notice(group, found, now):
+        if self._wanted.awaits_notice(group, found, now):
             pass  # those found are asked after the next look
         elif head is not None:
             decision = self._decider.decide(
@@ -261,7 +262,7 @@ class Scheduler:
                     for worker, refusal in event.refusals:
                         group.candidates.refused(worker, refusal, now)
                     if not event.committed:
-                        self._leasing.leave_notice(group, now)
+                        self._wanted.leave_notice(group, now)
                     self._pump.run(group, now, "a round closed")
                 case LeaseHeld(lease):
                     group = self._groups.of(lease.scheduling_key)
@@ -302,7 +303,7 @@ class Scheduler:
             return []
         decision = self._decider.decide(group.key, head.task.task_id, head.key, (profile,), now)
         group.candidates.learn(decision.ranked, decision.rejected)
-        self._leasing.expect(group, head, call, worker, now)
+        self._wanted.expect(group, head, call, worker, now)
         return self._outbox.take()
 
     def _lease_lost(self, event: LeaseLost, now: Moment) -> None:

@@ -15,7 +15,7 @@ from typing import Final, assert_never
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.jobs.core import job_events
-from formation_p2p.jobs.core.leasing import NAMED, RoundOpened, SearchEnded
+from formation_p2p.jobs.core.wanted import NAMED, RoundOpened, SearchEnded
 from formation_p2p.leases.core.lessee import LeaseHeld, LeaseLost, NegotiationEvent, RoundClosed
 from formation_p2p.leases.core.round import RoundId
 from formation_p2p.placement.core.task_options import SchedulingKey
