@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -111,6 +111,32 @@ class Lending:
             environments.close()
 
 
+class HomeFiles:
+    """What the home has of the node, beside its jobs: what it has learnt of others, whom it has
+    met, its grant, the charter, and what it holds for its network. What is opened is closed by
+    `closing`. Raises StateError."""
+
+    def __init__(self, config: NodeConfig, claimed: Claim, name: str, closing: ExitStack) -> None:
+        home, own, network = config.home, claimed.identity.peer_id, claimed.network
+        self.trust = TrustFile(claimed.trust, own)
+        closing.callback(self.trust.close)
+        self.members = SeenMembers(home.path, network)
+        learn_names(home.path)
+        self.members.met(MemberMet(own, name, network.grant, cause="itself"))
+        self.grants = GrantWatch(home, claimed.index, network, issues=config.parameters.renews)
+        self.charters = CharterFile(home.path, network)
+        self.held = HeldFile(home.path / HELD, held(network.network_id, own))
+        closing.callback(self.held.close)
+
+    def begin(self, shell: Shell) -> None:
+        """On the node's thread."""
+        shell.do(self.trust.keep)
+        shell.do(self.members.keep)
+        shell.do(self.grants.watch, shell.peer, shell.feed, shell.renewed)
+        shell.do(self.charters.watch, shell.peer, shell.feed)
+        shell.do(self.held.watch, shell.peer, shell.feed)
+
+
 class NodeServices:
     """`open` it once, in a thread, and `close` it in one: that waits until all has ended."""
 
@@ -157,16 +183,8 @@ class NodeServices:
             journal = self._open_content(blobs, claimed, closing)
             closing.callback(self.lending.close)
             self._name = config.name or config.home.name()
-            trust = TrustFile(claimed.trust, own)
-            closing.callback(trust.close)
-            members = SeenMembers(config.home.path, network)
-            learn_names(config.home.path)
-            members.met(MemberMet(own, self._name, network.grant, cause="itself"))
-            renews = config.parameters.renews
-            grants = GrantWatch(config.home, claimed.index, network, issues=renews)
-            charters = CharterFile(config.home.path, network)
-            self.held = HeldFile(config.home.path / HELD, held(network.network_id, own))
-            closing.callback(self.held.close)
+            files = HomeFiles(config, claimed, self._name, closing)
+            self.held = files.held
             hosted = RuntimeConfig(
                 identity=claimed.identity,
                 network=network,
@@ -183,17 +201,17 @@ class NodeServices:
                 relay=config.relay,
                 reserves=config.reserves,
                 observers=self.observability.observers,
-                reputation=trust.reputation,
+                reputation=files.trust.reputation,
                 remembered=RememberedPeers(config.home.path, network, own),
                 mdns=is_wanted(config.listen, network) if config.mdns is None else config.mdns,
-                members=members,
-                keep_grant=grants.keep,
-                charter=charters.load(),
-                keep_charter=charters.keep,
+                members=files.members,
+                keep_grant=files.grants.keep,
+                charter=files.charters.load(),
+                keep_charter=files.charters.keep,
                 parameters=config.parameters,
             )
-            closing.callback(members.write)
-            started = partial(self._started, (trust, members), grants, (charters, self.held))
+            closing.callback(files.members.write)
+            started = partial(self._started, files)
             self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
@@ -315,20 +333,10 @@ class NodeServices:
         assert self._claim is not None
         return self._runtime, self._claim
 
-    def _started(
-        self,
-        kept: Iterable[TrustFile | SeenMembers],
-        grants: GrantWatch,
-        watched: Iterable[CharterFile | HeldFile],
-        shell: Shell,
-    ) -> None:
+    def _started(self, files: HomeFiles, shell: Shell) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
         self.observability.begin(shell)
-        for file in kept:
-            shell.do(file.keep)
-        shell.do(grants.watch, shell.peer, shell.feed, shell.renewed)
-        for each in watched:
-            shell.do(each.watch, shell.peer, shell.feed)
+        files.begin(shell)
         if self._durable is not None:
             self._durable.resume(shell)
         self.lending.serve(shell)

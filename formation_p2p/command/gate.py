@@ -81,9 +81,7 @@ def gate(
             **options.kwargs(),
         )
         async with until_left(joining, place, interrupt) as (node, leave):
-            gates = node.addresses[:MAX_GATE_ADDRESSES]
-            for address in reversed(gates):  # each goes first, so that they end in their order
-                place.add_gate(address)
+            gates = _add_gates(node, place)
             if as_json:
                 put({"event": "ready", **who(node), "gates": gates, "relay": relay})
             else:
@@ -96,6 +94,14 @@ def gate(
         return DONE
 
     end_with(serve_gate)
+
+
+def _add_gates(node: Node, home: Home) -> Sequence[str]:
+    """To the list of the network: the addresses of this gate."""
+    gates = node.addresses[:MAX_GATE_ADDRESSES]
+    for address in reversed(gates):  # each goes first, so that they end in their order
+        home.add_gate(address)
+    return gates
 
 
 def _relay_of(relay: str, rate: str | None) -> RelaySettings | None:

@@ -46,7 +46,8 @@ _MAX_HEARD: Final = 64
 class Begun:
     """A question that was asked on `connection`. Of what came in answer, `heard` is what was not
     acted on; none of it is in part. `stdout` is what was passed on. `interrupted` is the signal
-    that came, or 0."""
+    that came, or 0. The task was `placed`, has `succeeded`, and all `is_over`, as far as was
+    heard."""
 
     def __init__(self, home: str, connection: socket.socket) -> None:
         self.home = home
@@ -54,6 +55,7 @@ class Begun:
         self.heard: deque[Message] = deque()
         self.stdout = bytearray()
         self.interrupted = 0
+        self.placed = self.succeeded = self.is_over = False
 
 
 # For the command of this program, which would ask the same.
@@ -145,10 +147,9 @@ def _followed(begun: Begun) -> bool:
         if signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(rings)
-    succeeded = placed = False
     try:
-        while len(begun.heard) < _MAX_HEARD:
-            within_s = None if placed else _PLACED_S
+        while len(begun.heard) < _MAX_HEARD and not begun.is_over:
+            within_s = None if begun.placed else _PLACED_S
             ready, _, _ = select.select([begun.connection.fileno(), wakes], [], [], within_s)
             if wakes in ready:
                 begun.interrupted = os.read(wakes, 1)[0]
@@ -161,38 +162,43 @@ def _followed(begun: Begun) -> bool:
                 begun.connection.shutdown(2)  # the command finds that the node has left
                 return False
             begun.heard.append(message)
-            match message:
-                case {"is": ["_Begun", str(), [[str(), str()]], [*sizes]]}:
-                    _tell(sizes)
-                    message["is"][3] = []  # they are told
-                case {"event": ["TaskPlaced", *_]}:
-                    placed = True
-                case {"event": ["TaskBegan", *_]}:
-                    pass
-                case {"event": ["TaskPrinted", str(), bool(is_stderr), bytes(data), str()]}:
-                    message["event"][3] = rest = _printed(is_stderr, data)
-                    if not is_stderr:
-                        begun.stdout += data[: len(data) - len(rest)]
-                    if rest:
-                        return False
-                    begun.heard.pop()
-                    if len(begun.stdout) > _MAX_TAIL_BYTES:
-                        return False  # whether that is all, its digest tells
-                case {"event": ["TaskSucceeded", str(), str(), bytes(result), *_]}:
-                    succeeded = _is_good(result, bytes(begun.stdout))
-                    if not succeeded:
-                        return False
-                case {"event": ["JobEnded", *_]} if succeeded:
-                    return True
-                case _:
-                    return False
-        return False
+            if not _acted_on(begun, message):
+                return False
+        return begun.is_over
     finally:
         signal.set_wakeup_fd(-1)
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(wakes)
         os.close(rings)
+
+
+def _acted_on(begun: Begun, message: Message) -> bool:
+    """Whether it is what nearly always comes."""
+    match message:
+        case {"is": ["_Begun", str(), [[str(), str()]], [*sizes]]}:
+            _tell(sizes)
+            message["is"][3] = []  # they are told
+        case {"event": ["TaskPlaced", *_]}:
+            begun.placed = True
+        case {"event": ["TaskBegan", *_]}:
+            pass
+        case {"event": ["TaskPrinted", str(), bool(is_stderr), bytes(data), str()]}:
+            message["event"][3] = rest = _printed(is_stderr, data)
+            if not is_stderr:
+                begun.stdout += data[: len(data) - len(rest)]
+            if rest:
+                return False
+            begun.heard.pop()
+            return len(begun.stdout) <= _MAX_TAIL_BYTES  # else its digest tells whether that is all
+        case {"event": ["TaskSucceeded", str(), str(), bytes(result), *_]}:
+            begun.succeeded = _is_good(result, bytes(begun.stdout))
+            return begun.succeeded
+        case {"event": ["JobEnded", *_]} if begun.succeeded:
+            begun.is_over = True
+        case _:
+            return False
+    return True
 
 
 def _tell(sizes: list[Any]) -> None:

@@ -46,7 +46,7 @@ from formation_p2p.leases.core.session import Fence, Send
 from formation_p2p.leases.lease_runs import LeaseRuns
 from formation_p2p.machine.names import named
 from formation_p2p.node_assembly import Features
-from formation_p2p.peer.core.charter_news import CharterAdopted, CharterSpread
+from formation_p2p.peer.core.charter_news import CharterAdopted, CharterEffect, CharterSpread
 from formation_p2p.peer.core.edge_link import MeasureRate
 from formation_p2p.peer.core.effects import (
     Explained,
@@ -67,10 +67,12 @@ from formation_p2p.trust import grant_watch
 from formation_p2p.trust.core.admission import Charged, Tolerated
 from formation_p2p.trust.core.hours import HoursReceived
 from formation_p2p.trust.core.renewal import (
+    GrantEffect,
     GrantEnds,
     GrantOver,
     GrantTaken,
     KeepGrant,
+    RenewalEffect,
     RenewalFailed,
 )
 from formation_p2p.trust.core.shares import ShareUsed
@@ -253,6 +255,10 @@ class RateTest:
 _LEASING: Final = (work.Commit, work.Leased, work.Renew)
 
 
+# What this node is, as a member of its network, and whom it meets there.
+OfMember = GrantEffect | RenewalEffect | CharterEffect | MemberMet
+
+
 class Performer:
     """`do` runs a task of the node's, `feed` hands the peer an event, `tell` takes what is for the
     person. `reach` and `charter_spread` are as the peer told last."""
@@ -353,6 +359,23 @@ class Performer:
                     self._usage.share_used(effect)
             case Tolerated(peer_id, why):
                 log.warning("permissive, so %s is served although: %s", peer_id, why)
+            case GrantEnds() | GrantOver() | GrantTaken() | KeepGrant() | RenewalFailed():
+                self._perform_of_member(effect)
+            case CharterAdopted() | CharterSpread() | MemberMet():
+                self._perform_of_member(effect)
+            case MeasureRate(to):
+                self._do(self._rate_test.run, to)
+            case Vacated():
+                self.vacated.set()
+            case Left():
+                self.left.set()
+            case Explained() | RejectRequest():
+                self._tell(effect)
+            case _:
+                assert_never(effect)
+
+    def _perform_of_member(self, effect: OfMember) -> None:
+        match effect:
             case GrantEnds() | GrantOver() | GrantTaken():
                 grant_watch.tell(effect, serving=self._serving)
             case MemberMet():
@@ -369,13 +392,5 @@ class Performer:
                 self.charter_spread = effect
             case RenewalFailed(why):
                 log.info("this node's grant is not renewed: %s", why)
-            case MeasureRate(to):
-                self._do(self._rate_test.run, to)
-            case Vacated():
-                self.vacated.set()
-            case Left():
-                self.left.set()
-            case Explained() | RejectRequest():
-                self._tell(effect)
             case _:
                 assert_never(effect)

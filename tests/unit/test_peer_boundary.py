@@ -81,6 +81,7 @@ def test_the_union_has_every_effect_of_what_is_pure() -> None:
     ("module", "function", "union"),
     [
         (host_performer, "_perform", KernelEffect),
+        (host_performer, "_perform_of_member", host_performer.OfMember),
         (performer, "perform", PeerEffect),
         (bridge, "_answered", UserEffect),
     ],

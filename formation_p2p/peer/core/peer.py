@@ -107,17 +107,9 @@ class Kernel(Generic[E, F]):
         self.grant = OwnGrant(network)
         self.lifecycle = Lifecycle(network, self.grant, self._employ)
         charters = CharterShelf(self.membership)
-        store = RecordStore(
-            self.membership.denies_work,
-            lambda profile: names_of(profile, network.network_id, parameters.discovery.shards),
-            suits,
-            parameters.dht,
-            self._met_worker,
-            [charters],
-        )
         self._parameters = parameters
-        self.records = store
-        self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
+        self.records = self._made_store(charters)
+        self.dht = Kademlia(identity.peer_id, self.records, rng, parameters=parameters.dht)
         self.dht.charter = lambda: self.membership.version
         self.charters = CharterNews(
             self.membership, charters, self.dht, identity.peer_id, lambda: self.network.grant
@@ -140,41 +132,8 @@ class Kernel(Generic[E, F]):
         self.finder = Finder(
             self.dht, network.network_id, self.context.labels, parameters.discovery
         )
-        self._wants = Wants(
-            identity.peer_id,
-            self.dht,
-            store,
-            self.membership,
-            lambda peer, now: self._inbox.distrusts(peer, now),
-            lambda: self.worker,
-            rng,
-            parameters.announce,
-        )
-        self.scheduler = Scheduler(
-            self.finder,
-            self.lessee,
-            self.context.authorised,
-            self.context.candidate,
-            self.reputation.note,
-            self._story.note,
-            Caller(
-                identity,
-                self.lessee,
-                self._wants.relay,
-                lambda: self.lifecycle.own,
-                self._wants.size,
-                parameters.announce,
-            ),
-            Jury(
-                rng,
-                self.context.marks,
-                self.context.is_trusted,
-                self.reputation.doubt,
-                read,
-            ),
-            parameters.dispatch,
-            self._reciprocity.gave,
-        )
+        self._wants = self._made_wants()
+        self.scheduler = self._made_scheduler(read)
         self._inbox = Inbox(
             identity.peer_id,
             self.lifecycle,
@@ -183,25 +142,77 @@ class Kernel(Generic[E, F]):
             self.reputation,
             parameters.trust.submit_milli,
         )
-        self._issuer: Issuer | None = None
-        if parameters.renews:
-            self._issuer = Inviter(
-                identity,
-                network.root_public_key,
-                self.reputation,
-                parameters.trust.submit_milli,
-                lambda: self.membership.charter,
-            )
+        self._issuer = self._made_inviter() if parameters.renews else None
         self._explanations = Explanations(self.finder, self.scheduler)
         self._judge_until_s = float("-inf")
         self._due_s = float("inf")
         self._assemble()
 
+    def _made_store(self, charters: CharterShelf) -> RecordStore:
+        parameters, network_id = self._parameters, self.network.network_id
+        return RecordStore(
+            self.membership.denies_work,
+            lambda profile: names_of(profile, network_id, parameters.discovery.shards),
+            suits,
+            parameters.dht,
+            self._met_worker,
+            [charters],
+        )
+
+    def _made_wants(self) -> Wants:
+        return Wants(
+            self.identity.peer_id,
+            self.dht,
+            self.records,
+            self.membership,
+            lambda peer, now: self._inbox.distrusts(peer, now),
+            lambda: self.worker,
+            self.rng,
+            self._parameters.announce,
+        )
+
+    def _made_scheduler(self, read: Read) -> Scheduler:
+        parameters = self._parameters
+        return Scheduler(
+            self.finder,
+            self.lessee,
+            self.context.authorised,
+            self.context.candidate,
+            self.reputation.note,
+            self._story.note,
+            Caller(
+                self.identity,
+                self.lessee,
+                self._wants.relay,
+                lambda: self.lifecycle.own,
+                self._wants.size,
+                parameters.announce,
+            ),
+            Jury(
+                self.rng,
+                self.context.marks,
+                self.context.is_trusted,
+                self.reputation.doubt,
+                read,
+            ),
+            parameters.dispatch,
+            self._reciprocity.gave,
+        )
+
+    def _made_inviter(self) -> Issuer:
+        return Inviter(
+            self.identity,
+            self.network.root_public_key,
+            self.reputation,
+            self._parameters.trust.submit_milli,
+            lambda: self.membership.charter,
+        )
+
     # -- the table --------------------------------------------------------------------------------
 
     def _assemble(self, *features: Part) -> None:
         """Join these parts with the kernel's own, once all are there."""
-        before, after = self._before_features(), self._after_features()
+        before, after = self._before_features(), (*self._of_submitter(), *self._of_node())
         self.table = Table((*before, *features, *after))
 
     def _before_features(self) -> tuple[Part, ...]:
@@ -228,10 +239,8 @@ class Kernel(Generic[E, F]):
             ),
         )
 
-    def _after_features(self) -> tuple[Part, ...]:
-        scheduler = self.scheduler
-        renewal, wants, lifecycle = self.renewal, self._wants, self.lifecycle
-        at_work = lifecycle.at_work
+    def _of_submitter(self) -> tuple[Part, ...]:
+        scheduler, renewal = self.scheduler, self.renewal
         return (
             Part(  # the charter
                 handles=on(
@@ -274,6 +283,12 @@ class Kernel(Generic[E, F]):
                 ended=renewal.ended,
                 undelivered=lambda each, now: renewal.undelivered(each.to, each.reason, now),
             ),
+        )
+
+    def _of_node(self) -> tuple[Part, ...]:
+        wants, lifecycle = self._wants, self.lifecycle
+        at_work = lifecycle.at_work
+        return (
             Part(  # this node's place in its network
                 handles=on(self._joined, events.Joined)
                 | on(self._moved, events.AddressesChanged)
