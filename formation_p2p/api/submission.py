@@ -26,8 +26,7 @@ from formation_p2p.drivers.python_checkpoint import Steps
 from formation_p2p.environments.prepare import resolved
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.machine.pythons import CLOUDPICKLE, own_name
-from formation_p2p.placement.core.data_rules import within_rules
-from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions
+from formation_p2p.placement.core.task_options import DEFAULT_OPTIONS, TaskOptions, within_rules
 from formation_p2p.workload.core.blob import Blob
 from formation_p2p.workload.core.call_context import CallContext
 from formation_p2p.workload.core.code_bundle import Code

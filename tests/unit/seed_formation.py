@@ -15,9 +15,9 @@ from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.features.builds.core.formfile import parse_formfile
+from formation_p2p.features.builds.core.task_status import STATUS_TRANSITIONS, Statuses, TaskStatus
 from formation_p2p.features.gangs.core.pool import Pool, PoolMember
 from formation_p2p.features.gangs.core.resizing import TIMEOUT_S, Phase, ResizeFailure, Resizing
-from formation_p2p.jobs.core.task_status import STATUS_TRANSITIONS, Statuses, TaskStatus
 from formation_p2p.machine.core.capability import Capability, Capacity, idle
 from formation_p2p.machine.core.fits import claims_on, fits, fits_now
 from formation_p2p.machine.core.gpu import Gpu

@@ -4,8 +4,7 @@ import pytest
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.placement.core.data_rules import within_rules
-from formation_p2p.placement.core.task_options import TaskOptions
+from formation_p2p.placement.core.task_options import TaskOptions, within_rules
 from formation_p2p.trust.core.charter import Charter, Region
 from formation_p2p.trust.core.grants import Rights, issue
 from formation_p2p.trust.core.membership import Membership

@@ -34,8 +34,11 @@ from formation_p2p.records.core.codec import Malformed
 from formation_p2p.records.core.resources import pack_requirements, unpack_requirements
 from formation_p2p.workload.core.blob import MAX_BLOB_BYTES
 from formation_p2p.workload.core.call_context import DEFAULT_MAX_RESULT_BYTES
+from formation_p2p.workload.core.data_rule import combined
 from formation_p2p.workload.core.environment import Env, Environment, env_of
-from formation_p2p.workload.core.hints import NO_HINTS, Hints, parse_hints
+from formation_p2p.workload.core.hints import NO_HINTS, Hints, Kind, parse_hints
+from formation_p2p.workload.core.inputs_from import process_in
+from formation_p2p.workload.core.plan import Plan
 from formation_p2p.workload.core.quorum import Quorum, quorum_of
 from formation_p2p.workload.core.scope import Find, Scope, parse_find, parse_scope
 from formation_p2p.workload.core.work import MAX_PRIORITY
@@ -375,6 +378,28 @@ def options_of(
             raise InvalidInput("env.python", f"{problem}; leave one of them out")
         options = replace(options, needs=replace(options.needs, python=python))
     return options
+
+
+def within_rules(options: TaskOptions, plan: Plan) -> TaskOptions:
+    """The options of a job with these tasks: in the region, and the scope, of all data that they
+    read. Raises InvalidInput for an unknown place."""
+    processes = (process_in(task.work) for task in plan.tasks)
+    inputs = (blob for each in processes if each is not None for blob in each.inputs.values())
+    rules = [blob.rule for blob in inputs if blob.rule is not None]
+    rule = combined(rules)
+    if rule is None:
+        return options
+    # What is for the parties of a job may go to its workers, which are parties.
+    circles = (each.scope for each in rules if each.scope != Scope.LOCAL)
+    scope = min(options.scope, *circles, Scope.COMMONS)
+    hints = options.hints
+    if rule.region:
+        if hints.region not in ("", rule.region):
+            problem = f"the job asks for {hints.region}, and its inputs stay in {rule.region}"
+            raise InvalidInput("region", f"{problem}; leave the hint out")
+        required = frozenset(hints.required) | {Kind.REGION}
+        hints = replace(hints, region=rule.region, required=required)
+    return replace(options, scope=scope, hints=hints)
 
 
 def _bytes_of(text: str) -> int:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.code.context import Context
     from formation_p2p.command.local.client import Link, WatchedJob
+    from formation_p2p.features.builds.core.task_status import StatusChange
     from formation_p2p.jobs.core.job_events import JobEvent
-    from formation_p2p.jobs.core.task_status import StatusChange
     from formation_p2p.machine.core.requirements import Requirements
     from formation_p2p.placement.core.task_options import TaskOptionKwargs
 
@@ -284,7 +284,7 @@ class Watch:
     """Shows what happens to a build: each status with its reason, and what it prints."""
 
     def __init__(self, job: WatchedJob, *, as_json: bool) -> None:
-        from formation_p2p.jobs.core.task_status import Statuses
+        from formation_p2p.features.builds.core.task_status import Statuses
         from formation_p2p.machine.names import named
 
         self._job = job
