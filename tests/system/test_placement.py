@@ -25,6 +25,7 @@ from formation_p2p import (
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at, sees
+from tests.support.waiting import until
 
 NEEDS = "cpu=1,memory=64MiB"
 TRUE = ProcessSpec(("true",))
@@ -94,6 +95,11 @@ async def test_a_job_explains_its_tasks_before_and_after(world: World) -> None:
         [TRUE, TRUE], needs=NEEDS, policy="cheapest", hints=Hints(avoid=(world.alice.peer_id,))
     )
     await job
+
+    async def has_room_again() -> bool:
+        return all(each.lacking is None for each in (await job.explain(1)).ranked)
+
+    await until(has_room_again)
     decision = await job.explain(1)
     assert decision.policy == "cheapest"
     assert [each.profile.peer_id for each in decision.ranked] == [
