@@ -20,6 +20,7 @@ from formation_p2p.environments.uv import can_install
 from formation_p2p.machine.core.bounds import HOST, MAX_LABELS, refuse_host_label, sorted_labels
 from formation_p2p.machine.core.capability import Limits
 from formation_p2p.machine.hardware import Hardware, probe
+from formation_p2p.machine.platform import check_worker
 from formation_p2p.machine.pythons import Interpreter, interpreters
 from formation_p2p.node_assembly import LABELS
 from formation_p2p.peer.core.events import Serve
@@ -68,6 +69,7 @@ class LendingNode(Enterable):
         Can be called once. Raises InvalidInput; LocalError where this machine lacks what a driver
         needs, StateError where the home's record of usage is damaged.
         """
+        check_worker()
         self._lifecycle.check_loop()
         refuse_host_label(labels or {})
         lending, home, pythons = self._services.lending, self._services.home.path, tuple(pythons)

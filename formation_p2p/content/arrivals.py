@@ -21,6 +21,7 @@ from formation_p2p.content.memory import MEMORY_SHARE
 from formation_p2p.content.segment import check_sealed
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import KIB, MIB, format_bytes
+from formation_p2p.machine import platform
 
 # Copied, not mapped: mapping its pages costs as much, and a process has 65,530 mappings.
 COPIED_BYTES: Final = 1024 * KIB
@@ -84,9 +85,7 @@ class Arrivals:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_disk(self.folder, size_bytes)
             with tempfile.TemporaryFile(dir=self.folder) as file:
-                os.posix_fallocate(
-                    file.fileno(), 0, size_bytes
-                )  # a full disk would end the process
+                platform.allocate(file.fileno(), size_bytes)
                 return Arrived(mapped(size_bytes, file.fileno(), shared=True))
         except OSError as error:
             raise _no_room(size_bytes, error) from error

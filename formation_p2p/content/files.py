@@ -19,6 +19,7 @@ from typing import Final, Self
 from formation_p2p.content.core.fetch import MAX_MANIFEST_BYTES, Manifest
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.machine import platform
 from formation_p2p.workload.core.blob import (
     CHUNK_BYTES,
     MAX_BLOB_BYTES,
@@ -147,7 +148,7 @@ class Content:
         """One chunk, in front of `buffer`. Raises LocalError where it cannot be read, or is what
         it was no longer."""
         try:
-            chunk = self._read(index, buffer, 0)
+            chunk = self._read(index, buffer, platform.read_at)
         except OSError as error:
             raise LocalError(f"{self.blob.cid} cannot be read: {error.strerror}") from error
         if chunk is None:
@@ -155,16 +156,19 @@ class Content:
         return chunk
 
     def read_now(self, index: int, buffer: memoryview) -> memoryview | None:
-        """As `read`, of what is in memory; None where it would have to wait for the disk."""
+        """As `read`, of what is in memory; None where it would have to wait for the disk, or the
+        file system cannot tell: `read` will say."""
         try:
-            return self._read(index, buffer, os.RWF_NOWAIT)
+            return self._read(index, buffer, platform.read_if_in_memory)
         except OSError:
-            return None  # not in memory, or on a file system that cannot tell: `read` will say
+            return None
 
-    def _read(self, index: int, buffer: memoryview, flags: int) -> memoryview | None:
+    def _read(
+        self, index: int, buffer: memoryview, read_at: Callable[[int, memoryview, int], int]
+    ) -> memoryview | None:
         """None where the file has less. Raises OSError, LocalError."""
         chunk = buffer[: self.blob.chunk_bytes(index)]
-        read = os.preadv(self._file, [chunk], index * CHUNK_BYTES, flags)
+        read = read_at(self._file, chunk, index * CHUNK_BYTES)
         if self._put is not None and Put.of(self._put.path, os.fstat(self._file)) != self._put:
             raise LocalError(f"{self._put.path} was changed after it was put; put it again")
         return chunk if read == len(chunk) else None
@@ -314,12 +318,7 @@ def new_input(path: Path) -> int:
 def copy_file(source: int, into: int, size: int) -> None:
     done = 0
     while done < size:
-        try:
-            copied = os.copy_file_range(source, into, size - done)
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-            copied = os.sendfile(into, source, done, size - done)
+        copied = platform.copy_range(source, into, done, size - done)
         if copied == 0:
             raise LocalError("a blob was cut short while it was copied")
         done += copied
@@ -334,7 +333,6 @@ def copied(source: int, path: Path, size: int) -> Manifest | None:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     into = os.open(path, flags, 0o400)
     try:
-        os.lseek(source, 0, os.SEEK_SET)
         copy_file(source, into, size)
         return read_through(into, path)[0]
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,7 +69,7 @@ def mapped(size_bytes: int, file: int = -1, *, shared: bool = False) -> memoryvi
     if address == _FAILED:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    if file < 0 and size_bytes >= _HUGE_BYTES:
+    if sys.platform == "linux" and file < 0 and size_bytes >= _HUGE_BYTES:
         # Zeros in small pages cost four times as much. A kernel without large ones refuses.
         _LIBC.madvise(address, size_bytes, mmap.MADV_HUGEPAGE)
     array = (ctypes.c_ubyte * size_bytes).from_address(address)

@@ -21,8 +21,8 @@ from formation_p2p.content.data_stream import PROTOCOL, DataStream
 from formation_p2p.content.lent_blob import Lent
 from formation_p2p.content.mapping import mapped
 from formation_p2p.content.places import Places
-from formation_p2p.content.segment import keeps_its_size
 from formation_p2p.core.errors import LocalError, ProtocolViolation, RemoteError, Unreachable
+from formation_p2p.machine.platform import keeps_its_size
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.workload.core.blob import CHUNK_BYTES, PrivateBlob
 

@@ -30,6 +30,7 @@ from formation_p2p.core.identity import (
     peer_id_from_bytes,
     peer_id_to_bytes,
 )
+from formation_p2p.machine import platform
 from formation_p2p.machine.unix_socket import is_beside_us
 from formation_p2p.net.transport.tcp import next_client
 
@@ -253,7 +254,7 @@ async def received_with_file(connection: sockets.socket, most: int) -> tuple[byt
     space = sockets.CMSG_SPACE(_DESCRIPTOR_BYTES)
     while True:
         try:
-            message, ancillary, _, _ = connection.recvmsg(most, space, sockets.MSG_CMSG_CLOEXEC)
+            message, ancillary, _, _ = connection.recvmsg(most, space, platform.FILES_CLOSE_ON_EXEC)
             break
         except BlockingIOError:
             await trio.lowlevel.wait_readable(connection.fileno())

@@ -1,23 +1,17 @@
-"""Memory that other processes map: a file without a name (memfd_create(2)), sealed."""
+"""Memory that other processes map: a file without a name, sealed."""
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
 from formation_p2p.content.files import write_all
 from formation_p2p.content.mapping import copy
 from formation_p2p.core.errors import LocalError
+from formation_p2p.machine import platform
 from formation_p2p.workload.core.parcel import places_of
-
-# <linux/fcntl.h>: no new way to write to it, where ours stays.
-_F_SEAL_FUTURE_WRITE: Final = 0x0010
-_SHAPE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_SEALED: Final = _SHAPE | fcntl.F_SEAL_WRITE
 
 
 class Segment:
@@ -26,7 +20,7 @@ class Segment:
 
     def __init__(self, size_bytes: int, pieces: Sequence[memoryview] = ()) -> None:
         """Blocks, while other threads run. Raises OSError."""
-        self.file = os.memfd_create("formation", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.file = platform.memory_file("formation")
         try:
             os.ftruncate(self.file, size_bytes)
             # Pages that a write makes, or that are made at once, cost half of those that come one
@@ -34,9 +28,9 @@ class Segment:
             if pieces:
                 write_all(self.file, pieces)
             else:
-                os.posix_fallocate(self.file, 0, size_bytes)
+                platform.allocate(self.file, size_bytes)
             self._map = mmap.mmap(self.file, size_bytes)
-            fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SHAPE | _F_SEAL_FUTURE_WRITE)
+            platform.seal(self.file, but_for_maps=True)
         except BaseException:
             os.close(self.file)
             raise
@@ -63,34 +57,26 @@ class Segment:
 def check_sealed(file: int, size_bytes: int) -> None:
     """Raises LocalError for all but memory of at least this size, which stays as it is."""
     try:
-        seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+        is_sealed = platform.is_sealed(file)
     except OSError as error:
         raise LocalError("what was handed over is not memory") from error
-    if seals & _SEALED != _SEALED:
+    if not is_sealed:
         raise LocalError("what was handed over can still be changed")
     if os.fstat(file).st_size < size_bytes:
         raise LocalError("what was handed over is too short")
 
 
-def keeps_its_size(file: int) -> bool:
-    """Whether it is memory that no process can cut short under those that have it mapped."""
-    try:
-        return fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK != 0
-    except OSError:  # it is on a disk
-        return False
-
-
 def moved(file: int, size_bytes: int) -> int:
     """The same in sealed memory of this process, as the kernel counts it; `file` is closed. Blocks.
     Raises LocalError."""
-    own = os.memfd_create("formation", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    own = platform.memory_file("formation")
     try:
         at = 0
         while at < size_bytes:
             if not (copied := os.sendfile(own, file, at, size_bytes - at)):
                 raise LocalError("what was handed over is too short")
             at += copied
-        fcntl.fcntl(own, fcntl.F_ADD_SEALS, _SEALED)
+        platform.seal(own)
     except OSError as error:
         os.close(own)
         raise LocalError(f"no memory for a result: {error.strerror}") from error

@@ -60,16 +60,16 @@ def remove_folder_now(top: Path) -> None:
 def _open_up(folder: Path) -> None:
     """A task may leave folders that not even their owner may enter, change or move. What a link
     names that is there by now stays as it is."""
-    if sys.platform != "linux":
+    if sys.platform == "linux":
+        # Before glibc 2.32 chmod follows links, or fails.
+        with suppress(NotADirectoryError):
+            place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)
+            finally:
+                os.close(place)
+    else:
         folder.chmod(stat.S_IRWXU, follow_symlinks=False)
-        return
-    # Before glibc 2.32 chmod follows links, or fails.
-    with suppress(NotADirectoryError):
-        place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)
-        finally:
-            os.close(place)
 
 
 def _is_folder(path: Path) -> bool:

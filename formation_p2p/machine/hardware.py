@@ -35,6 +35,7 @@ from formation_p2p.machine.gpus import (
     read_gpus,
     read_intel,
 )
+from formation_p2p.machine.platform import usable_cores
 
 LEAST_MEMORY_KEPT_BYTES: Final = 256 * MIB
 MOST_MEMORY_KEPT_BYTES: Final = 4 * GIB
@@ -75,7 +76,7 @@ def probe(
     gpus, gpu_notes = ((), ()) if no_gpus else gpus_of_machine(nvml, root)
     hardware = Capability(
         # The cores that it may be scheduled on (cpusets included), or its quota if less.
-        cpu_milli=_least(len(os.sched_getaffinity(0)) * 1000, cgroup.cpu_milli),
+        cpu_milli=_least(usable_cores() * 1000, cgroup.cpu_milli),
         memory_bytes=_least(psutil.virtual_memory().total, cgroup.memory_bytes),
         storage_bytes=_storage_free(scratch),
         network_mbps=network_mbps(root / "sys/class/net"),

@@ -24,7 +24,7 @@ def stops_within(seconds: float) -> None:
         return
     said = f"STOPPING=1\nEXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}"
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.setblocking(False)
             manager.sendto(said.encode(), address.replace("@", "\0", 1))
     except OSError as error:

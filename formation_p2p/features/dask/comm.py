@@ -80,7 +80,7 @@ class Place:
     @contextmanager
     def _below(self, *names: str) -> Iterator[str]:
         """A path that is short whatever the folder is called: the kernel takes 107 bytes."""
-        fd = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
+        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             yield "/".join((f"/proc/self/fd/{fd}", *names))
         finally:

@@ -114,15 +114,15 @@ def _takes_away(messages: bytes) -> bool:
 
 def _events() -> trio.socket.SocketType:
     """Raises OSError."""
-    if sys.platform != "linux":
-        raise OSError("no netlink here")
-    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-    try:
-        netlink.bind((0, _RTMGRP_IPV4_IFADDR | _RTMGRP_IPV6_IFADDR))
-    except OSError:
-        netlink.close()
-        raise
-    return trio.socket.from_stdlib_socket(netlink)
+    if sys.platform == "linux":
+        netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        try:
+            netlink.bind((0, _RTMGRP_IPV4_IFADDR | _RTMGRP_IPV6_IFADDR))
+        except OSError:
+            netlink.close()
+            raise
+        return trio.socket.from_stdlib_socket(netlink)
+    raise OSError("no netlink here")
 
 
 def reached_families() -> frozenset[int]:

@@ -102,6 +102,19 @@ UNACKNOWLEDGED_MS: Final = 30_000
 KEEPALIVE_IDLE_S: Final = 10
 KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 4
+# Of each connection, where the system has it.
+_OPTIONS: Final = tuple(
+    (level, getattr(socket, name), value)
+    for level, name, value in (
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", KEEPALIVE_PROBES),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS),
+        (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", UNSENT_BYTES),
+    )
+    if hasattr(socket, name)
+)
 # Connections that the kernel holds for us to accept.
 BACKLOG: Final = 128
 # What the kernel says to `::` where IPv6 is not built in, or turned off.
@@ -137,14 +150,7 @@ class TcpStream(RawStream):
         try:
             self.local = _without_zone(stream.socket.getsockname())
             self._remote = _without_zone(stream.socket.getpeername())
-            for level, option, value in (
-                (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-                (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
-                (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S),
-                (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES),
-                (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS),
-                (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES),
-            ):
+            for level, option, value in _OPTIONS:
                 stream.socket.setsockopt(level, option, value)
         except OSError as error:
             # Already gone: the first read says so too, to someone who can act on it.
