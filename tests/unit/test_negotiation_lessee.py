@@ -28,6 +28,7 @@ from formation_p2p.leases.core.lessee import (
     LeaseRecovered,
     Lessee,
     LesseeEvent,
+    OffersCollected,
     RoundClosed,
 )
 from formation_p2p.leases.core.messages import (
@@ -464,6 +465,74 @@ def test_a_later_life_of_a_node_uses_other_request_ids() -> None:
     assert sent(first.take()[0]) != sent(second.take()[0])
 
 
+# -- offers of workers that were not asked, and offers that are collected ---------------------
+
+
+def test_offers_that_answer_a_call_are_taken_once_there_are_enough(bob: Bob) -> None:
+    number = bob.lessee.call(SchedulingKey(NEEDS, 3), wanted=2, enough=2, until_s=60)
+    call = bob.lessee.called(number, at(0))
+    assert call is not None
+    bob.request_ids = {who.peer_id: number for who in (ALICE, CAROL, DAVE)}
+    first = bob.lessee.expected(call, [ALICE], 2, at(0), "a want")
+    bob.offered(ALICE, "of alice")
+    bob.offered(DAVE, "of dave")
+    assert bob.hears() == ([(DAVE.peer_id, Release("of dave"))], [])
+    assert bob.lessee.expected(call, [CAROL, ALICE], 2, at(0), "a want") == first
+    bob.offered(CAROL, "of carol")
+    commits = [(CAROL.peer_id, Commit("of carol")), (ALICE.peer_id, Commit("of alice"))]
+    closed = RoundClosed(first, (CAROL.peer_id, ALICE.peer_id), ())
+    assert bob.hears() == (commits, [closed])
+    second = bob.lessee.expected(call, [DAVE], 1, at(0), "a want")
+    assert second != first
+    bob.offered(DAVE, "again of dave")
+    bob.lessee.tick(at(DELIBERATION_S - 0.01))
+    assert bob.hears() == ([], [])
+    bob.lessee.tick(at(DELIBERATION_S))
+    closed = RoundClosed(second, (DAVE.peer_id,), ())
+    assert bob.hears() == ([(DAVE.peer_id, Commit("again of dave"))], [closed])
+
+
+def test_no_call_has_the_number_of_a_request(bob: Bob) -> None:
+    numbers = []
+    for _ in range(2):
+        bob.ask(ALICE, CAROL)
+        call = bob.lessee.call(SchedulingKey(NEEDS, 3), wanted=1, enough=1, until_s=60)
+        numbers += [*bob.request_ids.values(), call]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_offers_that_are_collected_are_committed_to_or_turned_down_once(bob: Bob) -> None:
+    key = SchedulingKey(NEEDS, 3)
+    order = [ALICE, CAROL, DAVE]
+    asked = bob.lessee.ask(
+        order, key, wanted=3, now=at(0), cause="a gang", collects=True, beside=(7,), since_ms=5
+    )
+    requests = dict(bob.sends())
+    for who, request in requests.items():
+        assert isinstance(request, PlacementRequest)
+        assert (request.beside, request.since_ms) == ((7,), 5)
+        bob.request_ids[who] = request.request_id
+    bob.offered(DAVE, "of dave")
+    bob.refused(CAROL)
+    bob.offered(ALICE, "of alice")
+    ([], [collected]) = bob.hears()
+    assert isinstance(collected, OffersCollected)
+    assert (collected.round, collected.refusals) == (asked, ((CAROL.peer_id, BUSY),))
+    offers = collected.offers
+    assert [each.key for each in offers] == [
+        (ALICE.peer_id, "of alice"),
+        (DAVE.peer_id, "of dave"),
+    ]
+    assert [each.until_s for each in offers] == [1.5, 1.5]
+    lease = bob.lessee.commit(offers[0], key, at(0), "a gang")
+    assert bob.sends() == [(ALICE.peer_id, Commit("of alice"))]
+    assert (lease.state, lease.scheduling_key, lease.asked_s) == (HeldState.COMMITTED, key, 0)
+    assert bob.lessee.held == {lease.key: lease}
+    for given_back in ([(DAVE.peer_id, Release("of dave"))], []):
+        bob.lessee.turn_down(offers, "it takes one")
+        assert bob.sends() == given_back
+
+
 # -- leases ---------------------------------------------------------------------------------
 
 
@@ -617,7 +686,7 @@ def test_a_lease_that_was_asked_for_on_an_older_grant_is_renewed_on_the_new_one(
 
 
 def test_a_closed_connection_is_a_reason_to_ask_once(bob: Bob) -> None:
-    lease = bob.leased(ALICE)
+    lease, _ = bob.leased(ALICE), bob.leased(DAVE)
     bob.committed(CAROL)
     bob.lessee.disconnected(ALICE.peer_id, at(2))
     bob.lessee.disconnected(ALICE.peer_id, at(2))

@@ -1,6 +1,7 @@
 """Quotas over the network: a worker asks for slices, and an account's holders hand them out."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -324,6 +325,19 @@ def test_a_new_month_begins_with_nothing() -> None:
     assert (status.month, status.allowed, status.verdict) == ("2023-12", NOTHING, Verdict.ALONE)
 
 
+def test_in_a_new_month_a_worker_that_counts_alone_asks_at_once() -> None:
+    circle = Circle(())
+    month_ends = datetime(2023, 12, 1, tzinfo=UTC).timestamp()
+    escrow = circle.work("alice")
+    circle.elapse(month_ends - circle.now.unix_s - 1)
+    circle.lease("alice", "bob", BOBS)
+    circle.use("alice", "bob", BOBS, Used(1000, 0))
+    assert escrow.counts["unanswered"] == 1
+    circle.elapse(2)
+    circle.use("alice", "bob", BOBS, Used(1000, 0))
+    assert escrow.counts["unanswered"] == 2
+
+
 def test_leases_of_grants_without_a_quota_ask_for_nothing() -> None:
     circle = Circle()
     escrow = circle.work("alice")
@@ -404,6 +418,18 @@ def test_a_bearer_that_signs_for_less_than_it_leases_is_not_believed() -> None:
     assert circle.denied("alice", BOBS) is not None
     circle.vouch("alice", "bob", BOBS, CORE)
     assert circle.denied("alice", BOBS) is None
+
+
+def test_a_bearer_signs_for_its_own_leases_alone() -> None:
+    circle = one()
+    carols = grant_of("carol")
+    circle.lease("alice", "carol", carols)
+    [account] = accounts_of(carols)
+    circle.used["alice"][account.name] = Used(FIRST + 1, 0)
+    circle.elapse(VOUCHER_S)
+    assert circle.denied("alice", carols) is not None
+    circle.vouch("alice", "carol", carols, CORE)
+    assert circle.denied("alice", carols) is None
 
 
 def test_each_holder_is_told_in_the_end_or_given_up() -> None:
