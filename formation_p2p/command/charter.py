@@ -35,16 +35,17 @@ from formation_p2p.trust.core.charter import (
     is_peer,
     lines,
 )
-from formation_p2p.trust.core.charter_text import charter_text, parse_charter_text
 from formation_p2p.trust.core.grants import read_grant
 from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.quota import Quota
 from formation_p2p.trust.core.root_keys import KeySet
 from formation_p2p.trust.core.signed_charter import (
     SignedCharter,
+    charter_text,
     draft,
     missing,
     open_charter,
+    parse_charter_text,
     sign,
 )
 from formation_p2p.trust.core.split_root import root_of

@@ -15,9 +15,9 @@ from formation_p2p.machine.home import Home, joined_network
 from formation_p2p.state.charter_file import CharterFile
 from formation_p2p.state.member_file import FILE, Member, write_members
 from formation_p2p.trust.core.charter import Charter
-from formation_p2p.trust.core.charter_text import parse_charter_text
 from formation_p2p.trust.core.grants import Right, Rights, read_grant
 from formation_p2p.trust.core.network import parse_invite
+from formation_p2p.trust.core.signed_charter import parse_charter_text
 from tests.support.charters import charter_at
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE, sees

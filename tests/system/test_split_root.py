@@ -9,9 +9,8 @@ from click.testing import CliRunner, Result
 from formation_p2p.command.main import app
 from formation_p2p.machine.home import Home, joined_network
 from formation_p2p.state.member_file import Member, write_members
-from formation_p2p.trust.core.charter_text import parse_charter_text
 from formation_p2p.trust.core.grants import Right, check
-from formation_p2p.trust.core.signed_charter import sign, verify_charter
+from formation_p2p.trust.core.signed_charter import parse_charter_text, sign, verify_charter
 
 
 def formation(home: Path, *arguments: str, stdin: str = "") -> Result:

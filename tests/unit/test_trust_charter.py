@@ -21,17 +21,18 @@ from formation_p2p.core.identity import Identity, peer_id_of
 from formation_p2p.records.core import codec
 from formation_p2p.trust.core import charter as noun
 from formation_p2p.trust.core.charter import EVEN_SHARE, Charter, Member, Region, changes, lines
-from formation_p2p.trust.core.charter_text import charter_text, parse_charter_text
 from formation_p2p.trust.core.quota import Quota
 from formation_p2p.trust.core.root_keys import KeySet, read_key_set, read_signatures
 from formation_p2p.trust.core.signed_charter import (
     MAX_CHARTER_BYTES,
     MAX_TTL_S,
     SignedCharter,
+    charter_text,
     draft,
     kept_charter,
     missing,
     open_charter,
+    parse_charter_text,
     read_charter,
     root_keys,
     sign,

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from formation_p2p.core.errors import (
+    BadRecord,
     ForgedRecord,
     InvalidInput,
     MalformedRecord,
@@ -30,6 +31,7 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes, short_id
 from formation_p2p.records.core import codec, resources
 from formation_p2p.records.core.codec import MAX_INT, Malformed, take_bytes, take_int, take_list
+from formation_p2p.records.core.pasted_text import body_of, pasted_text
 from formation_p2p.records.core.signed_fields import check_life
 from formation_p2p.trust.core.charter import (
     MAX_BANNED,
@@ -379,3 +381,25 @@ def _read_region(value: object) -> Region:
 
 def _read_peers(value: object, field: str, most: int) -> frozenset[PeerId]:
     return frozenset(resources.take_peer_id(each, field) for each in take_list(value, field, most))
+
+
+# -- as text ----------------------------------------------------------------------------------
+
+# One line, for its signers: they pass it on by mail, until it counts.
+
+_PREFIX: Final = "formation-charter1:"
+_FIELD: Final = "charter"
+
+
+def charter_text(charter: SignedCharter) -> str:
+    return pasted_text(_PREFIX, charter.raw)
+
+
+def parse_charter_text(text: str) -> SignedCharter:
+    """Whether enough have signed it is for others to say. Raises InvalidInput."""
+    body = body_of(text, _PREFIX, _FIELD, MAX_CHARTER_BYTES)
+    try:
+        return read_charter(body)
+    except BadRecord as error:
+        problem = f"this version cannot read it ({error}); upgrade formation_p2p here"
+        raise InvalidInput(_FIELD, problem) from error
