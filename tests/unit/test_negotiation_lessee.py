@@ -26,6 +26,7 @@ from formation_p2p.leases.core.lessee import (
     LeaseHeld,
     LeaseLost,
     LeaseRecovered,
+    LeaseYields,
     Lessee,
     LesseeEvent,
     OffersCollected,
@@ -639,10 +640,13 @@ def test_a_renewal_may_widen_or_narrow_the_window(bob: Bob) -> None:
 
 
 def test_that_a_lease_yields_is_told_once_and_that_it_does_no_longer_too(bob: Bob) -> None:
-    told = [(True, True), (True, False), (False, True), (False, False)]
-    lease = bob.leased(ALICE)
-    assert [(each, lease.told(yields=each)) for each, _ in told] == told
-    assert not bob.committed(CAROL).told(yields=True), "the worker has not said that it is leased"
+    lease, committed = bob.leased(ALICE), bob.committed(CAROL)
+    for yields_ms, is_told in ((30_000, True), (20_000, False), (None, True), (None, False)):
+        bob.lessee.received(ALICE, Renewed(lease.lease_id, 0, 64, yields_ms), at(1))
+        assert bob.hears() == ([], [LeaseYields(lease)] if is_told else [])
+    # The worker has not said that it is leased.
+    bob.lessee.received(CAROL, Renewed(committed.lease_id, 0, 64, 30_000), at(1))
+    assert bob.hears() == ([], [])
 
 
 def adopted(bob: Bob) -> HeldLease:
@@ -744,14 +748,18 @@ def test_workers_without_room_are_told_once_that_nothing_waits(bob: Bob) -> None
     assert bob.sends() == []
 
 
-def test_who_gave_a_lease_later_or_refused_long_ago_is_not_told(bob: Bob) -> None:
+@pytest.mark.parametrize(("after_s", "told"), [(0.1, [CAROL]), (LEASE_DEFAULTS.waits_s + 0.1, [])])
+def test_who_gave_a_lease_later_or_refused_long_ago_is_not_told(
+    bob: Bob, after_s: float, told: list[Contact]
+) -> None:
     bob.ask(ALICE, CAROL)
     refuse(bob, ALICE)
     refuse(bob, CAROL)
     bob.lessee.take()
-    bob.leased(ALICE, LEASE_DEFAULTS.waits_s)
-    bob.lessee.withdraw(KEY, at(LEASE_DEFAULTS.waits_s + 0.1), "")
-    assert bob.sends() == []
+    withdrawn = [withdrawal(bob, each) for each in told]
+    bob.leased(ALICE)
+    bob.lessee.withdraw(KEY, at(after_s), "")
+    assert bob.sends() == withdrawn
 
 
 def test_a_refusal_that_comes_too_late_is_answered(bob: Bob) -> None:
