@@ -68,13 +68,122 @@ class _Held:
     peer: PeerId | None = None
     stays: bool = False
 
+    def opened(self) -> int:
+        """Raises OSError."""
+        if self.path is not None:
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        file = self.file if self.segment is None else self.segment.file
+        assert file is not None
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+
     def remove(self) -> None:
         if self.path is not None and not self.stays:
             self.path.unlink(missing_ok=True)
 
 
+class Memory:
+    """What private blobs take of it: segments of ours, the spare ones too, and files that others
+    have filled. `used_bytes` is all of that, `limit_bytes` the most. From any thread."""
+
+    def __init__(self, limit_bytes: int, spare_bytes: int, spare_s: float) -> None:
+        self.limit_bytes: Final = limit_bytes
+        self.used_bytes = 0
+        self._spare_bytes, self._spare_s = spare_bytes, spare_s
+        self._lock = threading.Lock()
+        self._spare: deque[Segment] = deque()  # the longest unused first
+        self._segments = 0
+        self._files = 0
+
+    def is_full(self, more_bytes: int) -> bool:
+        """Whether there is no room for another file of so many bytes."""
+        with self._lock:
+            return self._files >= MAX_SEGMENTS or self._is_past_bounds(more_bytes)
+
+    def holds(self, size_bytes: int) -> None:
+        """One more file."""
+        with self._lock:
+            self.used_bytes += size_bytes
+            self._files += 1
+
+    def lets_go(self, size_bytes: int) -> None:
+        """Of a file."""
+        with self._lock:
+            self.used_bytes -= size_bytes
+            self._files -= 1
+
+    def segment(self, size_bytes: int, pieces: Sequence[memoryview] = ()) -> Segment | None:
+        """A spare one of about this size, or a new one, with these pieces; None where it is past
+        the bounds. Blocks."""
+        capacity = -(-size_bytes // MIB) * MIB
+        spare = self._take_spare(size_bytes, capacity)
+        if spare is not None:
+            try:
+                spare.fill(pieces)
+            except BaseException:
+                self.drop(spare)
+                raise
+            return spare
+        with self._lock:
+            while self._spare and self._is_past_bounds(capacity):
+                self._dropped(self._spare.popleft())
+            if self._is_past_bounds(capacity):
+                return None
+            self.used_bytes += capacity
+            self._segments += 1
+        try:
+            return Segment(capacity, pieces)
+        except OSError as error:
+            with self._lock:
+                self.used_bytes -= capacity
+                self._segments -= 1
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC):
+                raise LocalError(f"no memory to share: {error.strerror}") from error
+            return None
+
+    def spare(self, segment: Segment) -> None:
+        """No process reads it, or has it mapped: it may be used again."""
+        with self._lock:
+            segment.spare_since_s = time.monotonic()
+            self._spare.append(segment)
+        self.trim(all_of_it=False)
+
+    def drop(self, segment: Segment) -> None:
+        with self._lock:
+            self._dropped(segment)
+
+    def trim(self, *, all_of_it: bool) -> None:
+        """Give back the spare segments that were not used for a while."""
+        now_s = time.monotonic()
+        while True:
+            with self._lock:
+                spare_bytes = sum(segment.size_bytes for segment in self._spare)
+                old = self._spare and self._spare[0].spare_since_s + self._spare_s <= now_s
+                too_much = spare_bytes > self._spare_bytes or len(self._spare) > MAX_SPARE
+                if not (old or too_much or (all_of_it and self._spare)):
+                    return
+                segment = self._spare.popleft()
+            self.drop(segment)
+
+    def _take_spare(self, size_bytes: int, capacity: int) -> Segment | None:
+        with self._lock:
+            for segment in reversed(self._spare):
+                if size_bytes <= segment.size_bytes <= 2 * capacity:
+                    self._spare.remove(segment)
+                    return segment
+        return None
+
+    def _is_past_bounds(self, more_bytes: int) -> bool:
+        too_many = self._segments >= MAX_SEGMENTS
+        return too_many or self.used_bytes + more_bytes > self.limit_bytes
+
+    def _dropped(self, segment: Segment) -> None:
+        segment.close()
+        self.used_bytes -= segment.size_bytes
+        self._segments -= 1
+
+
 class PrivateBlobs:
-    """See the module. `open` says which folder is for what does not fit into memory; `close` lets
+    """See the module. `open` says which folder is for what does not fit into `memory`; `close` lets
     go of all of it."""
 
     def __init__(
@@ -84,25 +193,18 @@ class PrivateBlobs:
         spare_s: float = SPARE_S,
         max_blobs: int = MAX_PRIVATE,
     ) -> None:
-        self._spare_bytes, self._spare_s, self._max_blobs = spare_bytes, spare_s, max_blobs
+        self._max_blobs = max_blobs
         self._folder: Path | None = None
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self.limit_bytes: Final = pages // MEMORY_SHARE if limit_bytes is None else limit_bytes
+        if limit_bytes is None:
+            pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            limit_bytes = pages // MEMORY_SHARE
+        self.memory = Memory(limit_bytes, spare_bytes, spare_s)
         self._lock = threading.Lock()
         self._held: dict[bytes, _Held] = {}
-        self._spare: deque[Segment] = deque()  # the longest unused first
-        self._memory_bytes = 0  # of all segments and files in memory, the spare ones too
-        self._segments = 0
         self._dropped_names: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._files = 0
 
     def open(self, folder: Path) -> None:
         self._folder = folder
-
-    @property
-    def memory_bytes(self) -> int:
-        """All that is held in memory, and what is kept to be used again."""
-        return self._memory_bytes
 
     def __len__(self) -> int:
         return len(self._held)
@@ -112,23 +214,16 @@ class PrivateBlobs:
         Raises LocalError where neither memory nor the disk has room."""
         self._release_dropped()
         size = places_of(piece.nbytes for piece in pieces)[-1]
-        segment = self._segment(size, pieces)
+        segment = self.memory.segment(size, pieces)
         path = self._written(pieces, size) if segment is None else None
         return self._add(_Held(size, segment, path=path)), size
 
     def room(self, size_bytes: int) -> Room:
         """Room for a blob that comes from elsewhere. Blocks, while its pages are made. Raises
         LocalError."""
-        segment = self._segment(size_bytes)
-        if segment is not None:
-            return Room(self, size_bytes, segment)
-        return Room(self, size_bytes, None, self._written((), size_bytes))
-
-    def _kept(self, room: Room) -> bytes:
-        return self._add(_Held(room.size_bytes, room.segment, path=room.path))
-
-    def _given_back(self, room: Room) -> None:
-        self._forget(_Held(room.size_bytes, room.segment, path=room.path))
+        segment = self.memory.segment(size_bytes)
+        path = self._written((), size_bytes) if segment is None else None
+        return Room(self, _Held(size_bytes, segment, path=path))
 
     def adopt(self, file: int, size_bytes: int, peer: PeerId | None = None) -> bytes:
         """Keep memory that another process has filled, whose descriptor is given away: where there
@@ -137,7 +232,7 @@ class PrivateBlobs:
         where the disk has no room; `file` is closed then."""
         try:
             check_sealed(file, size_bytes)
-            path = self._copied(file, size_bytes) if self.is_full(size_bytes) else None
+            path = self._copied(file, size_bytes) if self.memory.is_full(size_bytes) else None
         except BaseException:
             os.close(file)
             raise
@@ -151,19 +246,13 @@ class PrivateBlobs:
         with content, memoryview(content) as view:
             return self._written([view], size_bytes)
 
-    def is_full(self, more_bytes: int) -> bool:
-        """Whether memory has no room for so many bytes more."""
-        with self._lock:
-            return self._files >= MAX_SEGMENTS or self._is_past_bounds(more_bytes)
-
     def _add(self, held: _Held, name: bytes = b"") -> bytes:
         name = name or secrets.token_bytes(NAME_BYTES)
         with self._lock:
             if len(self._held) < self._max_blobs:
                 self._held[name] = held
                 if held.file is not None:
-                    self._memory_bytes += held.size_bytes
-                    self._files += 1
+                    self.memory.holds(held.size_bytes)
                 return name
         self._forget(held)
         raise LocalError(f"{self._max_blobs} private blobs are held; wait until calls have ended")
@@ -192,8 +281,7 @@ class PrivateBlobs:
                 return
             del self._held[name]
             if held.file is not None:
-                self._memory_bytes -= held.size_bytes
-                self._files -= 1
+                self.memory.lets_go(held.size_bytes)
             if held.readers:
                 return
         self._forget(held)
@@ -216,19 +304,12 @@ class PrivateBlobs:
                 return None
             held.readers += 1
             try:
-                file = self._opened(held)
+                file = held.opened()
             except BaseException:
                 held.readers -= 1
                 raise
         memory = None if held.segment is None else held.segment.view[: held.size_bytes]
         return Lent(file, held.size_bytes, lambda clean: self._returned(held, clean), memory)
-
-    def _opened(self, held: _Held) -> int:
-        if held.path is not None:
-            return os.open(held.path, os.O_RDONLY | os.O_CLOEXEC)
-        file = held.file if held.segment is None else held.segment.file
-        assert file is not None
-        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
 
     def _returned(self, held: _Held, clean: bool) -> None:
         with self._lock:
@@ -243,83 +324,16 @@ class PrivateBlobs:
         held.remove()
         if held.file is not None:
             os.close(held.file)
-        if held.segment is None:
-            return
-        if held.spoilt:
-            self._drop(held.segment)
-            return
-        with self._lock:
-            held.segment.spare_since_s = time.monotonic()
-            self._spare.append(held.segment)
-        self._trim_spare(all_of_it=False)
+        if held.segment is not None and held.spoilt:
+            self.memory.drop(held.segment)
+        elif held.segment is not None:
+            self.memory.spare(held.segment)
 
     def trim(self, *, all_of_it: bool = False) -> None:
         """Give back the memory of what finalizers released, and of spare segments that were not
         used for a while."""
         self._release_dropped()
-        self._trim_spare(all_of_it=all_of_it)
-
-    def _trim_spare(self, *, all_of_it: bool) -> None:
-        now_s = time.monotonic()
-        while True:
-            with self._lock:
-                spare_bytes = sum(segment.size_bytes for segment in self._spare)
-                old = self._spare and self._spare[0].spare_since_s + self._spare_s <= now_s
-                too_much = spare_bytes > self._spare_bytes or len(self._spare) > MAX_SPARE
-                if not (old or too_much or (all_of_it and self._spare)):
-                    return
-                segment = self._spare.popleft()
-            self._drop(segment)
-
-    def _segment(self, size_bytes: int, pieces: Sequence[memoryview] = ()) -> Segment | None:
-        """A spare one of about this size, or a new one, with these pieces; None where it is past
-        the bounds. Blocks."""
-        capacity = -(-size_bytes // MIB) * MIB
-        spare = self._take_spare(size_bytes, capacity)
-        if spare is not None:
-            try:
-                spare.fill(pieces)
-            except BaseException:
-                self._drop(spare)
-                raise
-            return spare
-        with self._lock:
-            while self._spare and self._is_past_bounds(capacity):
-                self._dropped(self._spare.popleft())
-            if self._is_past_bounds(capacity):
-                return None
-            self._memory_bytes += capacity
-            self._segments += 1
-        try:
-            return Segment(capacity, pieces)
-        except OSError as error:
-            with self._lock:
-                self._memory_bytes -= capacity
-                self._segments -= 1
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC):
-                raise LocalError(f"no memory to share: {error.strerror}") from error
-            return None
-
-    def _take_spare(self, size_bytes: int, capacity: int) -> Segment | None:
-        with self._lock:
-            for segment in reversed(self._spare):
-                if size_bytes <= segment.size_bytes <= 2 * capacity:
-                    self._spare.remove(segment)
-                    return segment
-        return None
-
-    def _is_past_bounds(self, more_bytes: int) -> bool:
-        too_many = self._segments >= MAX_SEGMENTS
-        return too_many or self._memory_bytes + more_bytes > self.limit_bytes
-
-    def _drop(self, segment: Segment) -> None:
-        with self._lock:
-            self._dropped(segment)
-
-    def _dropped(self, segment: Segment) -> None:
-        segment.close()
-        self._memory_bytes -= segment.size_bytes
-        self._segments -= 1
+        self.memory.trim(all_of_it=all_of_it)
 
     def _written(self, pieces: Sequence[memoryview], size: int) -> Path:
         if self._folder is None:
@@ -333,9 +347,9 @@ class PrivateBlobs:
         with self._lock:
             self._folder = None
             held, self._held = list(self._held.values()), {}
-            self._memory_bytes -= sum(x.size_bytes for x in held if x.file is not None)
-            self._files = 0
         for each in held:
+            if each.file is not None:
+                self.memory.lets_go(each.size_bytes)
             each.holders = 0
             if not each.readers:
                 self._forget(each)
@@ -347,34 +361,25 @@ class PrivateBlobs:
 class Room:
     """Where a blob is written that comes from elsewhere: `view`. Call `keep` or `give_back`."""
 
-    def __init__(
-        self,
-        blobs: PrivateBlobs,
-        size_bytes: int,
-        segment: Segment | None,
-        path: Path | None = None,
-    ) -> None:
-        self.size_bytes = size_bytes
-        self.segment = segment
-        self.path = path
-        self._blobs = blobs
+    def __init__(self, blobs: PrivateBlobs, held: _Held) -> None:
+        self._blobs, self._held = blobs, held
         self._map: mmap.mmap | None = None
-        if segment is not None:
-            self.view = segment.view[:size_bytes]
+        if held.segment is not None:
+            self.view = held.segment.view[: held.size_bytes]
         else:
-            assert path is not None
-            with path.open("r+b") as file:
-                self._map = mmap.mmap(file.fileno(), size_bytes)
+            assert held.path is not None
+            with held.path.open("r+b") as file:
+                self._map = mmap.mmap(file.fileno(), held.size_bytes)
             self.view = memoryview(self._map)
 
     def keep(self) -> bytes:
         """All of it is there: the name under which it is held. Raises LocalError."""
         self._end()
-        return self._blobs._kept(self)
+        return self._blobs._add(self._held)
 
     def give_back(self) -> None:
         self._end()
-        self._blobs._given_back(self)
+        self._blobs._forget(self._held)
 
     def _end(self) -> None:
         self.view.release()

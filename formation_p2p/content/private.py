@@ -177,7 +177,7 @@ class PrivateExchange:
         self.remote = remote
         self._local = LocalBlobs(blobs, identity) if local else None
         self._reader = LocalReader(identity) if local else None
-        self.fetched = FetchedBlobs(self._fetch, blobs.limit_bytes // FETCHED_SHARE)
+        self.fetched = FetchedBlobs(self._fetch, blobs.memory.limit_bytes // FETCHED_SHARE)
 
     async def serve(self) -> None:
         """Until cancelled."""

@@ -74,7 +74,7 @@ class ResultBlobs:
     async def _keep(
         self, file: int, size_bytes: int, owner: PeerId, of: tuple[str, str] | None
     ) -> PrivateBlob:
-        if self._blobs.is_full(size_bytes):  # it goes to the disk
+        if self._blobs.memory.is_full(size_bytes):  # it goes to the disk
             with trio.CancelScope(shield=True):  # else the file may stay open
                 name = await trio.to_thread.run_sync(self._blobs.adopt, file, size_bytes, owner)
         else:

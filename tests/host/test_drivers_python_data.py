@@ -129,7 +129,7 @@ async def test_arrays_are_mapped_and_may_be_written_to(world: World, /) -> None:
         assert whole == pair["second"].sum()
         assert (aligned, copied) == (True, False)
     assert pair["first"].sum() == MIB
-    assert world.blobs.held.memory_bytes < 12 * MIB  # the same memory each time
+    assert world.blobs.held.memory.used_bytes < 12 * MIB  # the same memory each time
 
 
 @in_world
@@ -174,9 +174,9 @@ async def test_memory_that_a_call_keeps_is_not_used_again(world: World, /) -> No
 
     assert await world.value(keeps, np.full(MIB, 1.0)) == 1
     assert await world.value(keeps, np.full(MIB, 2.0)) == 1
-    assert world.blobs.held.memory_bytes == 0
+    assert world.blobs.held.memory.used_bytes == 0
     assert await world.value(forks, np.full(MIB, 3.0)) == 3
-    assert world.blobs.held.memory_bytes == 0
+    assert world.blobs.held.memory.used_bytes == 0
 
 
 @in_world

@@ -187,7 +187,7 @@ async def test_more_than_memory_has_room_for_goes_to_the_disk(
 ) -> None:
     outcome = await world.outcome(filled, 64 * KIB)
     assert isinstance(outcome, Succeeded)
-    assert world.blobs.held.memory_bytes == 0
+    assert world.blobs.held.memory.used_bytes == 0
     assert len(list((tmp_path / "kept").iterdir())) == 1
     assert world.read(outcome.result)["ones"].sum() == 64 * KIB
     world.blobs.results.lease_ended("lease")

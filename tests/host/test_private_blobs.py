@@ -68,7 +68,7 @@ def test_what_is_put_is_lent_until_it_is_released() -> None:
     lent.done(clean=True)
     blobs.release(name)
     blobs.close()
-    assert (blobs.memory_bytes, open_descriptors()) == (0, before)
+    assert (blobs.memory.used_bytes, open_descriptors()) == (0, before)
 
 
 def test_a_reader_cannot_write_to_it() -> None:
@@ -104,7 +104,7 @@ def test_memory_is_used_again_once_all_readers_have_done_with_it() -> None:
     first = file_of(blobs.put(pieces(DATA))[0])
     assert file_of(blobs.put(pieces(DATA))[0]) == first
     assert file_of(blobs.put(pieces(DATA))[0], clean=False) == first
-    held = blobs.memory_bytes
+    held = blobs.memory.used_bytes
     assert held == 0  # what may be read for ever is never written to again
     name, _ = blobs.put(pieces(DATA))
     reader = lent_by(blobs, name)
@@ -121,10 +121,10 @@ def test_spare_memory_is_given_back() -> None:
     names = [blobs.put(pieces(DATA))[0] for _ in range(4)]
     for name in names:
         blobs.release(name)
-    assert blobs.memory_bytes == 2 * MIB
+    assert blobs.memory.used_bytes == 2 * MIB
     time.sleep(0.2)
     blobs.trim()
-    assert blobs.memory_bytes == 0
+    assert blobs.memory.used_bytes == 0
 
 
 def test_what_does_not_fit_into_memory_is_a_file(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_what_does_not_fit_into_memory_is_a_file(tmp_path: Path) -> None:
     assert not path.exists()
     blobs.release(first)
     third, _ = blobs.put(pieces(bytes(MIB)))  # in the place of the spare one
-    assert blobs.memory_bytes == MIB
+    assert blobs.memory.used_bytes == MIB
     assert list((tmp_path / "cache").iterdir()) == []
     blobs.put(pieces(DATA))
     blobs.close()
@@ -214,12 +214,12 @@ def test_only_memory_that_stays_as_it_is_is_adopted(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="not memory"):
         blobs.adopt(os.open(tmp_path, os.O_RDONLY), 1)
     name = blobs.adopt(sealed(DATA, shape | fcntl.F_SEAL_WRITE), len(DATA))
-    assert blobs.memory_bytes == len(DATA)
+    assert blobs.memory.used_bytes == len(DATA)
     lent = lent_by(blobs, name)
     assert read(lent) == DATA
     lent.done(clean=True)
     blobs.release(name)
-    assert (blobs.memory_bytes, open_descriptors()) == (0, before)
+    assert (blobs.memory.used_bytes, open_descriptors()) == (0, before)
 
 
 # -- between processes --------------------------------------------------------------------------
@@ -284,16 +284,16 @@ async def test_another_process_of_the_user_gets_the_descriptor(
     lent = await reader.lend(blob)
     assert read(lent)[: len(DATA)] == DATA
     owner.blobs.release(blob.name)
-    assert owner.blobs.memory_bytes == MIB
+    assert owner.blobs.memory.used_bytes == MIB
     lent.done(clean=False)
     await trio.testing.wait_all_tasks_blocked(0.05)
-    assert owner.blobs.memory_bytes == 0  # it may be read still, and is not used again
+    assert owner.blobs.memory.used_bytes == 0  # it may be read still, and is not used again
     blob = owner.put(DATA)
     lent = await reader.lend(blob)
     owner.blobs.release(blob.name)
     lent.done(clean=True)
     await trio.testing.wait_all_tasks_blocked(0.05)
-    assert owner.blobs.memory_bytes == MIB
+    assert owner.blobs.memory.used_bytes == MIB
     owner.blobs.trim(all_of_it=True)
 
 
@@ -311,10 +311,10 @@ async def test_what_calls_ask_for_again_is_asked_of_its_owner_once(
     reader.fetched.close()
     assert read(second)[: len(DATA)] == DATA
     await trio.testing.wait_all_tasks_blocked(0.05)
-    assert owner.blobs.memory_bytes == MIB
+    assert owner.blobs.memory.used_bytes == MIB
     second.done(clean=True)
     await trio.testing.wait_all_tasks_blocked(0.05)
-    assert owner.blobs.memory_bytes == 0
+    assert owner.blobs.memory.used_bytes == 0
 
 
 @in_world
@@ -452,7 +452,7 @@ async def test_an_owner_that_starts_anew_is_connected_to_again() -> None:
             lent = await reader.lend(blob)
             nursery.cancel_scope.cancel()
         owner.blobs.release(blob.name)
-        assert owner.blobs.memory_bytes == 0  # what it lent may be read still
+        assert owner.blobs.memory.used_bytes == 0  # what it lent may be read still
         lent.done(clean=True)
     with pytest.raises(NotLocal):
         await reader.lend(blob)

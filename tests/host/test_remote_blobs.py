@@ -68,7 +68,7 @@ async def test_a_private_blob_comes_from_its_owner_and_is_not_kept(
     assert (await read(bob, blob))[: len(DATA)] == DATA
     assert len(bob.private) == 0
     bob.private.trim(all_of_it=True)
-    assert bob.private.memory_bytes == 0
+    assert bob.private.memory.used_bytes == 0
     # What does not fit into memory is a file for as long as it is read.
     bob.private = bob.others.blobs = PrivateBlobs(limit_bytes=0)
     bob.private.open(tmp_path / "files")

@@ -246,7 +246,7 @@ def lease_story(make: Callable[[], W], scenario: Callable[[W], Awaitable[None]])
                 with trio.CancelScope(shield=True):
                     await world.lease.end()
         world.held.close()
-        assert (world.held.memory_bytes, len(world.held)) == (0, 0)
+        assert (world.held.memory.used_bytes, len(world.held)) == (0, 0)
 
     bare_machine()
     before = open_descriptors()

@@ -2,8 +2,8 @@
 
 A stream is for one blob. The peer that opens it says `Open`, or `OpenPrivate`, with its grant, and
 is answered `Opened` or `BlobRefused`. Then it says `Want` for chunks, several ahead if it likes,
-and they come in that order: a `Chunk`, and after that frame its bytes. `Have` at the end: we now
-hold all of it now. A frame is a CBOR array: the message's number, then its fields in order.
+and they come in that order: a `Chunk`, and after that frame its bytes. `Have` at the end: we hold
+all of it now. A frame is a CBOR array: the message's number, then its fields in order.
 """
 
 from __future__ import annotations
