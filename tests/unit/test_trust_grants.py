@@ -33,6 +33,7 @@ from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.trust.core import grants
 from formation_p2p.trust.core.admission import AdmissionController
+from formation_p2p.trust.core.charter import MAX_IDENTITIES
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.trust.core.grants import (
     MAX_BLOCKS,
@@ -158,7 +159,7 @@ def test_the_widest_of_each_limit_can_be_said() -> None:
 def test_a_priority_is_weighed_and_never_past_the_highest_allowed() -> None:
     weighed = Rights(NOW, max_priority=10, weight_milli=1500)
     assert [weighed.weighed(priority) for priority in (0, 1, 2, 5, 7, 10)] == [0, 2, 3, 8, 10, 10]
-    assert Rights(NOW).weighed(7) == 7
+    assert (Rights(NOW).weighed(7), Rights(NOW).weight_milli) == (7, 1000)
 
 
 def test_a_holder_gives_himself_no_more_weight() -> None:
@@ -466,6 +467,7 @@ def test_what_is_no_limit_never_gets_into_the_datalog(limit: dict[str, Any]) -> 
 
 
 def test_rights_check_themselves() -> None:
+    assert Rights(NOW, identities=1).identities == 1
     for make in (
         lambda: Rights(-1),
         lambda: Rights(NOW, max_priority=101),
@@ -473,6 +475,8 @@ def test_rights_check_themselves() -> None:
         lambda: Rights(NOW, labels=frozenset({("", "x")})),
         lambda: issue(ROOT, Rights(NOW, hours=Hours(()))),
         lambda: Rights(NOW, weight_milli=MAX_WEIGHT_MILLI + 1),
+        lambda: Rights(NOW, identities=0),
+        lambda: Rights(NOW, identities=MAX_IDENTITIES + 1),
         lambda: Quota(cpu_milli_hours=-1),
         lambda: Quota(gpu_milli_hours=MAX_MILLI_HOURS + 1),
         lambda: Quota(leases=MAX_LEASES + 1),
