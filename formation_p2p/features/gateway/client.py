@@ -90,6 +90,11 @@ class _Protocol(asyncio.StreamReaderProtocol):
     """Tells at once when the client has closed its end, whatever was not read yet."""
 
     left: Callable[[], None]
+    takes: Callable[[bytes], bool]
+
+    def data_received(self, data: bytes) -> None:
+        if not self.takes(data):
+            super().data_received(data)
 
     def eof_received(self) -> bool | None:
         self.left()
@@ -105,11 +110,11 @@ async def client_of(connection: socket.socket, patience: Patience = PATIENCE) ->
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=READ_BYTES, loop=loop)
     protocol = _Protocol(reader, loop=loop)
-    protocol.left = lambda: None
+    protocol.left, protocol.takes = lambda: None, lambda data: False
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)
     client = Client(reader, writer, patience)
-    protocol.left = client.has_closed
+    protocol.left, protocol.takes = client.has_closed, client.takes
     if reader.at_eof():
         client.has_closed()
     return client
@@ -121,7 +126,7 @@ class Client:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience
     ) -> None:
-        self._patience = patience
+        self.patience = patience
         self._reader = reader
         self._writer = writer
         self._held = b""
@@ -132,6 +137,14 @@ class Client:
         self._plain = b""
         """The request where it is plain, and h11 does not know of it."""
         self._closes = False  # after a request that is plain
+        self.serves_at_once: Callable[[Head], bool] = lambda head: False
+        """Whether a plain request is under way from now on, without a turn of this one's task."""
+        self._is_waiting = False  # for the first byte of a request
+        self.gives_up: Callable[[bytes], None] | None = None
+        """Has the task go on with what is under way at once, and with what came after that."""
+        self._at_once = b""  # the request of that
+        self._answered_s = 0.0
+        self._sent_on: Any = None
         self.trailers: Sequence[tuple[bytes, bytes]] = ()  # of the request, once it was read
         self.address = str((writer.get_extra_info("peername") or ("?",))[0])
         _keep_alive(writer.get_extra_info("socket"))
@@ -141,7 +154,7 @@ class Client:
     async def head(self) -> Head | None:
         """The next request's; None where there is none more. Answers what is no request itself."""
         try:
-            first = await self._event(self._patience.idle_s, self._patience.head_s)
+            first = await self._event(self.patience.idle_s, self.patience.head_s)
             if isinstance(first, Head):
                 self.has_begun = self._asks_for_head = False
                 return first
@@ -184,13 +197,18 @@ class Client:
         ends = loop.time() + (whole_s if ahead else idle_s)
         began = bool(ahead)
         while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._is_waiting = not began
             try:
                 async with asyncio.timeout_at(ends):
                     data = await self._read()
+                self._is_waiting = False  # it may have come before this was called
             except TimeoutError:
-                if not began:
-                    raise ClientLeft from None  # an idle connection just ends
-                raise
+                if began:
+                    raise
+                answered_s = self._answered_s if self.gives_up is None else loop.time()
+                if (ends := answered_s + idle_s) > loop.time():
+                    continue
+                raise ClientLeft from None  # an idle connection just ends
             if data and not began:
                 if not (data := data.lstrip(b"\r\n")):
                     continue
@@ -200,6 +218,36 @@ class Client:
                     return _plain_head(*found)
             self._http.receive_data(data)
         return event
+
+    def takes(self, data: bytes) -> bool:
+        """Whether it is a plain request that is answered without a turn of this connection's task.
+        Another one that does not wait for the answer is read by the task, with this one."""
+        if self.gives_up is not None:
+            self.gives_up(data)
+            return True
+        is_waiting, self._is_waiting = self._is_waiting, False
+        if is_waiting and not self.is_last and not self._writer.transport.get_write_buffer_size():
+            found = plain.request_of(data)
+            if found is not None and not plain.closes(found[1]):
+                self._at_once, self.has_begun = data, False
+                self._is_waiting = self.serves_at_once(_plain_head(*found))
+        return self._is_waiting
+
+    def answer_at_once(self, answer: plain.PlainAnswer, headers: Headers) -> None:
+        self.has_begun, self.gives_up = True, None
+        self._answered_s = asyncio.get_running_loop().time()
+        first_line = b"HTTP/1.1 %d %b" % (answer.status, answer.reason)
+        self._writer.write(plain.written(first_line, headers, answer.body))
+
+    def leave_to_task(self, sent_on: object, ahead: bytes = b"") -> None:
+        """The request: on the stream where it was sent, if that brings more than a plain answer."""
+        self.gives_up, self._is_waiting, self._sent_on = None, False, sent_on
+        self._reader.feed_data(self._at_once + ahead)
+
+    def taken(self) -> Any:
+        """Where the request was sent at once, whose answer is not plain; else None."""
+        stream, self._sent_on = self._sent_on, None
+        return stream
 
     @property
     def is_plain(self) -> bool:
@@ -236,7 +284,7 @@ class Client:
             while True:
                 event = self._http.next_event()
                 if event is h11.NEED_DATA:
-                    async with asyncio.timeout(self._patience.stall_s):
+                    async with asyncio.timeout(self.patience.stall_s):
                         data = await self._read()
                     self._http.receive_data(data)
                 elif isinstance(event, h11.Data):
@@ -259,6 +307,8 @@ class Client:
     def has_closed(self) -> None:
         """Its end: what is done for it is cancelled, if it is done in `unless_left`."""
         self._has_left = True
+        if self.gives_up is not None:
+            self.gives_up(b"")
         if self._working is not None:
             self._working.cancel()
 
@@ -284,15 +334,13 @@ class Client:
         finally:
             self._working = None
 
-    async def answer_plainly(
-        self, status: int, reason: bytes, headers: Headers, body: bytes
-    ) -> None:
+    async def answer_plainly(self, answer: plain.PlainAnswer, headers: Headers) -> None:
         """A whole answer, to a request that is plain. Its length is among the headers."""
         assert self._plain, "the request is plain"
-        self.has_begun = True
         if self._closes:
             headers = [*headers, (b"connection", plain.CLOSE)]
-        await self._write(plain.written(b"HTTP/1.1 %d %b" % (status, reason), headers, body))
+        self.answer_at_once(answer, headers)
+        await self._write(b"")
 
     async def begin(self, status: int, headers: Headers, reason: bytes = b"") -> None:
         self._tell_h11()
@@ -333,7 +381,7 @@ class Client:
         held, self._held = self._held, b""
         try:
             self._writer.write(held + data)
-            await drained(self._writer, self._patience.stall_s)
+            await drained(self._writer, self.patience.stall_s)
         except (OSError, TimeoutError) as error:
             self.abort()
             raise ClientLeft from error
@@ -363,12 +411,15 @@ class Client:
         """Between two requests, or before the first."""
         return (
             not self._plain
+            and self.gives_up is None
             and self._http.our_state is h11.IDLE
             and self._http.their_state is h11.IDLE
         )
 
     def next(self) -> bool:
         """Whether the connection takes one more request."""
+        if (unread := self.taken()) is not None:
+            unread.close()  # the request was refused after all
         if self._plain:
             self._plain = b""
             return self.has_begun and not self._closes
@@ -376,10 +427,6 @@ class Client:
             self._http.start_next_cycle()
             return True
         return False
-
-    @property
-    def stall_s(self) -> float:
-        return self._patience.stall_s
 
     def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
         """After a switch of protocols: the streams, and what was read already."""
@@ -391,6 +438,8 @@ class Client:
             message = "the client closed its sending side; keep it open until the answer has come"
             with suppress(ClientLeft):
                 await self.answer(400, {"error": "bad request", "message": message})
+        if (unread := self.taken()) is not None:
+            unread.close()
         self._writer.close()
 
     def abort(self) -> None:

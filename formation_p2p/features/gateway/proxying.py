@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import h11
@@ -59,12 +60,24 @@ class Proxy:
         with client.unless_left():
             return await self._exchanged(client, exchange)
 
+    def at_once(
+        self, client: Client, head: Head, to: Destination, on_behalf: bytes
+    ) -> AtOnce | None:
+        """A plain request, to be begun, where a stream for it is at hand."""
+        exchange = _Exchange(client, head, to, self._failed, self._sticky, on_behalf)
+        if to.path is None or (stream := self.kept.at_hand(exchange.wanted)) is None:
+            return None
+        if stream.to.authority:
+            self.kept.give_back(exchange.service, on_behalf, stream)
+            return None
+        return AtOnce(self.kept, exchange, stream)
+
     async def _exchanged(self, client: Client, exchange: _Exchange) -> tuple[int, str]:
         tries = 0
         service = exchange.service
         while True:
             try:
-                stream = await self._stream(exchange)
+                stream = client.taken() or await self._stream(exchange)
             except ServiceUnavailable as error:
                 return await exchange.refuse(error), ""
             except FormationError as error:
@@ -95,8 +108,8 @@ class Proxy:
     async def _stream(self, exchange: _Exchange) -> Stream:
         """One that was kept may be at its end without our knowing: it is for what can be sent
         again."""
-        wanted = Wanted(exchange.service, exchange.on_behalf, exchange.sticky)
-        caller = exchange.caller
+        # Callers take turns, where all replicas are full.
+        wanted, caller = exchange.wanted, exchange.client.address
 
         async def opened(full: Callable[[], None]) -> Stream:
             return Stream(await self._connect(wanted, caller, full))
@@ -122,7 +135,7 @@ class _Exchange:
         self.sticky = sticky.replica(to.service, named, time.time()) if named else None
         """The replica that the client had last."""
         self._failed = failed
-        self._client = client
+        self.client = client
         self._head = head
         self._to = to
         self.service = to.service
@@ -130,38 +143,34 @@ class _Exchange:
         self.is_reusable = False
 
     @property
-    def may_repeat(self) -> bool:
-        return not self._has_body and self._head.method in IDEMPOTENT
+    def wanted(self) -> Wanted:
+        return Wanted(self.service, self.on_behalf, self.sticky)
 
     @property
-    def caller(self) -> str:
-        """Who takes turns with the others, where all replicas are full."""
-        return self._client.address
+    def may_repeat(self) -> bool:
+        return not self._has_body and self._head.method in IDEMPOTENT
 
     async def refuse(self, error: ServiceUnavailable) -> int:
         body = {"service": self.service, "message": str(error)}
         if error.is_denied:
-            await self._client.answer(403, {"error": "refused", **body})
+            await self.client.answer(403, {"error": "refused", **body})
             return 403
         if error.retry_after_s is None:
-            await self._client.answer(404, {"error": "Service not found", **body})
+            await self.client.answer(404, {"error": "Service not found", **body})
             return 404
         again = [("retry-after", str(error.retry_after_s))]
-        await self._client.answer(503, {"error": "Service not available", **body}, again)
+        await self.client.answer(503, {"error": "Service not available", **body}, again)
         return 503
 
     async def broken(self, message: str) -> int:
         body = {"error": "bad gateway", "service": self.service, "message": message}
-        await self._client.answer(502, body)
+        await self.client.answer(502, body)
         return 502
 
     async def run(self, stream: Stream) -> int:
         """Raises Broken, ClientLeft."""
-        query = f"?{self._head.query}" if self._head.query else ""
-        host = sent_host(self._head, self._to, stream.to.authority)
-        headers = request_headers(self._head, self._to, self._client.address, host)
-        target = (stream.to.prefix + (self._to.path or "/") + query).encode("latin-1")
-        if self._client.is_plain and not stream.to.authority:
+        target, headers = self.asked(stream)
+        if stream.is_asked or (self.client.is_plain and not stream.to.authority):
             return await self._plainly(stream, target, headers)
         request = h11.Request(method=self._head.method, target=target, headers=headers)
         await stream.send(request)
@@ -179,19 +188,27 @@ class _Exchange:
         finally:
             await cancelled(uploading, answering)
 
+    def asked(self, stream: Stream) -> tuple[bytes, Headers]:
+        """What the replica is asked for."""
+        query = f"?{self._head.query}" if self._head.query else ""
+        host = sent_host(self._head, self._to, stream.to.authority)
+        headers = request_headers(self._head, self._to, self.client.address, host)
+        target = (stream.to.prefix + (self._to.path or "/") + query).encode("latin-1")
+        return target, headers
+
     async def _plainly(self, stream: Stream, target: bytes, headers: Headers) -> int:
         """A plain request. Its answer, too, unless that is not plain."""
         came = await stream.send_plainly(plain.written(b"GET %b HTTP/1.1" % target, headers))
         answer = plain.answer_of(came)
-        if answer is None or not self._client.is_plain:
+        if answer is None or not self.client.is_plain:
             stream.tell_h11(h11.Request(method=b"GET", target=target, headers=headers), came)
             return await self._answer(stream)
-        told = self._told(stream, answer.status, answer.headers)
-        await self._client.answer_plainly(answer.status, answer.reason, told, answer.body)
+        told = self.told(stream, answer.status, answer.headers)
+        await self.client.answer_plainly(answer, told)
         self.is_reusable = True
         return answer.status
 
-    def _told(self, stream: Stream, status: int, headers: Headers) -> Headers:
+    def told(self, stream: Stream, status: int, headers: Headers) -> Headers:
         """What the client is told of a replica's answer, before its body."""
         if status >= 500:
             self._failed(self.service, stream.to.replica)
@@ -201,12 +218,12 @@ class _Exchange:
         return response_headers(headers, self._head, self._to, stream.to, cookie)
 
     async def _upload(self, stream: Stream) -> None:
-        while piece := await self._client.piece():
+        while piece := await self.client.piece():
             await stream.send(h11.Data(data=piece))
-        await stream.send(h11.EndOfMessage(headers=trailers_of(self._client.trailers)))
+        await stream.send(h11.EndOfMessage(headers=trailers_of(self.client.trailers)))
 
     async def _answer(self, stream: Stream) -> int:
-        client = self._client
+        client = self.client
         response = await stream.event()
         while isinstance(response, h11.InformationalResponse):
             if response.status_code == 101:
@@ -219,7 +236,7 @@ class _Exchange:
         if not isinstance(response, h11.Response):
             raise Broken("it sent no response")
         status = int(response.status_code)
-        headers = self._told(stream, status, list(response.headers))
+        headers = self.told(stream, status, list(response.headers))
         await client.begin(status, headers, bytes(response.reason))
         while True:
             event = stream.at_hand()
@@ -243,14 +260,14 @@ class _Exchange:
         headers = response_headers(list(response.headers), self._head, self._to, stream.to)
         headers += [(k, v) for k, v in response.headers if k == b"upgrade"]
         headers.append((b"connection", b"upgrade"))
-        await self._client.begin(101, headers, bytes(response.reason))
-        reader, writer, ahead = self._client.raw()
+        await self.client.begin(101, headers, bytes(response.reason))
+        reader, writer, ahead = self.client.raw()
         there = stream.to
         writer.write(bytes(stream.http.trailing_data[0]))
         there.writer.write(ahead)
         both = [
             asyncio.ensure_future(_copy(reader, there.writer)),
-            asyncio.ensure_future(_copy(there.reader, writer, self._client.stall_s)),
+            asyncio.ensure_future(_copy(there.reader, writer, self.client.patience.stall_s)),
         ]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -258,6 +275,52 @@ class _Exchange:
         finally:
             writer.close()
             await cancelled(*both)
+
+
+@dataclass
+class AtOnce(asyncio.Protocol):
+    """A plain request to the first bytes of its answer, as the protocol of the replica's stream: no
+    task takes a turn for it. What comes to anything but a plain answer is for the client's task."""
+
+    kept: Kept[Stream]
+    exchange: _Exchange
+    stream: Stream
+
+    def begin(self, over: Callable[[int, str], None]) -> None:
+        """`over` is told the status and the replica, or 0 where the client's task goes on."""
+        self.over, transport = over, self.stream.to.writer.transport
+        self.usual: Any = transport.get_protocol()
+        transport.set_protocol(self)
+        self.exchange.client.gives_up = self._give_up
+        target, headers = self.exchange.asked(self.stream)
+        transport.write(plain.written(b"GET %b HTTP/1.1" % target, headers))
+
+    def data_received(self, data: bytes) -> None:
+        stream, exchange = self.stream, self.exchange
+        stream.to.writer.transport.set_protocol(self.usual)
+        answer = plain.answer_of(data)
+        if answer is None or self.exchange.client.is_last:
+            self.usual.data_received(data)
+            stream.is_asked = True
+            self.over(0, "")
+            self.exchange.client.leave_to_task(stream)
+            return
+        headers = exchange.told(stream, answer.status, answer.headers)
+        self.kept.give_back(exchange.service, exchange.on_behalf, stream)
+        self.over(answer.status, stream.to.replica)
+        self.exchange.client.answer_at_once(answer, headers)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The stream was idle, and may have been closed meanwhile: the request is sent again."""
+        self.kept.failed(self.exchange.service, self.stream.replica)
+        self._give_up()
+        self.usual.connection_lost(error)
+
+    def _give_up(self, ahead: bytes = b"") -> None:
+        self.stream.to.writer.transport.set_protocol(self.usual)
+        self.stream.close()
+        self.over(0, "")
+        self.exchange.client.leave_to_task(None, ahead)
 
 
 async def _copy(

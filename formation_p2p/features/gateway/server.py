@@ -20,7 +20,7 @@ from typing import Final, Self
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
 from formation_p2p.core.identity import Identity
 from formation_p2p.features.gateway import asgi
-from formation_p2p.features.gateway.access import HEALTH, THE_MACHINE, Access, Refused
+from formation_p2p.features.gateway.access import HEALTH, THE_MACHINE, Access, Caller, Refused
 from formation_p2p.features.gateway.app import Gateway
 from formation_p2p.features.gateway.client import (
     PATIENCE,
@@ -296,6 +296,8 @@ class GatewayServer:
 
     async def _converse(self, connection: socket.socket, answer: _Answers) -> None:
         client = await client_of(connection, self._patience)
+        if answer == self._answer:
+            client.serves_at_once = partial(self._at_once, client)
         self._clients.add(client)
         try:
             while (head := await client.head()) is not None:
@@ -320,10 +322,30 @@ class GatewayServer:
         to = Destination(service, head.path, "", is_relayed=True)
         await self._relaying.serve(client, head, to)
 
-    async def _answer(self, client: Client, head: Head) -> None:
-        requests = self.gateway.requests
+    def _at_once(self, client: Client, head: Head) -> bool:
+        """As `_answer`, of what has all that it needs."""
         began_s = time.monotonic()
-        requests.open += 1
+        to = destination_of(head, is_local=self._access.is_local)
+        if to is None or self._refused(head, has_body=False) is not None:
+            return False
+        caller = self._access.caller(head)
+        if (begun := self._proxy.at_once(client, head, to, caller.on_behalf)) is None:
+            return False
+        self.gateway.requests.open += 1
+        begun.begin(partial(self._over, head, began_s, caller))
+        return True
+
+    def _over(self, head: Head, began_s: float, by: Caller, status: int, replica: str) -> None:
+        """A request that was counted among the open ones; with 0 it is counted anew."""
+        self.gateway.requests.open -= 1
+        if status:
+            took_s = time.monotonic() - began_s
+            served = time.time(), head.method, head.path, status, took_s, replica, by.holder
+            self.gateway.requests.served(*served)
+
+    async def _answer(self, client: Client, head: Head) -> None:
+        began_s = time.monotonic()
+        self.gateway.requests.open += 1
         status, replica, caller = 499, "", THE_MACHINE  # as nginx has it for a client that leaves
         try:
             refused = self._refused(head, has_body=client.has_body)
@@ -357,10 +379,7 @@ class GatewayServer:
                 raise ClientLeft from None
             await client.answer(500, {"error": "fault", "message": "see the gateway's log"})
         finally:
-            requests.open -= 1
-            took_s = time.monotonic() - began_s
-            served = time.time(), head.method, head.path, status, took_s, replica, caller.holder
-            requests.served(*served)
+            self._over(head, began_s, caller, status, replica)
 
     def _refused(self, head: Head, *, has_body: bool) -> Refused | None:
         # A body is read as a whole: a stranger's is not.

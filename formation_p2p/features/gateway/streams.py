@@ -71,6 +71,8 @@ class Stream:
         )
     )
     is_used: bool = False
+    is_asked: bool = False
+    """A plain request was sent at once (see proxying.py), and nothing of its answer is read."""
     opened_s: float = field(default_factory=time.monotonic)
     kept_s: float = 0.0
 
@@ -95,8 +97,10 @@ class Stream:
     async def send_plainly(self, request: bytes) -> bytes:
         """A request without h11, and what comes first of its answer. Raises Broken."""
         try:
-            self.to.writer.write(request)
-            await self.to.writer.drain()
+            if not self.is_asked:
+                self.to.writer.write(request)
+                await self.to.writer.drain()
+            self.is_asked = False
             data = await self.to.reader.read(READ_BYTES)
         except (OSError, FormationError) as error:
             raise _broken(error) from error

@@ -149,7 +149,7 @@ class Kept(Generic[S]):
     ) -> S:
         """One that is kept, or is given back meanwhile, or the one that `opens` brings. A request
         that cannot be sent again takes none that was used. Raises what `opens` does."""
-        if takes_used and (stream := self._take(wanted)) is not None:
+        if takes_used and (stream := self.at_hand(wanted)) is not None:
             return stream
         waiting = self._join(wanted, caller, opens, takes_used=takes_used)
         try:
@@ -213,8 +213,8 @@ class Kept(Generic[S]):
 
     # -- those that are kept ----------------------------------------------------------------------
 
-    def _take(self, wanted: Wanted) -> S | None:
-        """The one that was used last."""
+    def at_hand(self, wanted: Wanted) -> S | None:
+        """The one that was used last, for a request that can be sent again."""
         idle, now_s = self._idle.get(wanted.service, []), time.monotonic()
         for number in range(len(idle) - 1, -1, -1):
             on_behalf, stream = idle[number]
