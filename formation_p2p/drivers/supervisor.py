@@ -82,6 +82,10 @@ HASTE_S = 2.0
 # hundredth of a core, on a machine that runs thousands of processes.
 SAMPLE_S = 0.1
 SAMPLE_SHARE = 100
+# A quarter of a core where the machine is short of memory: to count processes that share what they
+# have not written to yet takes long, and meanwhile a task could take all that is left.
+SHORT_SHARE = 4
+SHORT_PART = 10  # of all memory
 # What it has written, and what its descriptors hold in memory, is each counted for this long ten
 # times a second, and on from there the next time: a twentieth of a core, however many files there
 # are. That is some 800 descriptors each time.
@@ -444,7 +448,7 @@ class Limits:
     def __init__(self, order: Order, used: Used) -> None:
         self.order = order
         self.used = used
-        self.sample_at = self.walk_at = 0.0
+        self.sample_at = self.short_at = self.walk_at = 0.0
         self.walk = storage_below(order["counted"])
         self.unnamed = Unnamed(in_sandbox=order["fds"].get("node") is not None)
 
@@ -456,11 +460,12 @@ class Limits:
             self.walk_at = now + SAMPLE_S
         if memory_bytes and walks:
             self.unnamed.look()
-        if now >= self.sample_at:
+        if now >= self.sample_at or (now >= self.short_at and is_short()):
             before_s = time.process_time()
             past = self.past_memory(memory_bytes)
             # Of the processor, not of the clock: on a busy machine the limit holds as soon.
-            self.sample_at = now + SAMPLE_SHARE * (time.process_time() - before_s)
+            took_s = time.process_time() - before_s
+            self.sample_at, self.short_at = now + SAMPLE_SHARE * took_s, now + SHORT_SHARE * took_s
         if past is None and walks and self.order["storage_bytes"]:
             past = self.past_storage(self.order["storage_bytes"])
         return past
@@ -767,6 +772,8 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
         return most
     held = shared = 0
     for place, *_ in own:
+        if 1024 * held > memory_bytes:
+            break  # it is enough to know that
         rollup = read_proc(f"{place}/smaps_rollup")
         anonymous = sum_in(rollup, b"Pss_Anon:")
         shared += sum_in(rollup, b"Pss_Shmem:") if anonymous else 0
@@ -774,6 +781,12 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
         held += anonymous or held_at(place)[0]
     # A file of these that is mapped counts in both.
     return 1024 * held + tables + max(1024 * shared, files)
+
+
+def is_short() -> bool:
+    """Whether the machine has little memory left (proc_meminfo(5))."""
+    memory = read_proc("/proc/meminfo")
+    return sum_in(memory, b"MemAvailable:") < sum_in(memory, b"MemTotal:") // SHORT_PART
 
 
 def is_in_memory_of(parent: int, child: int) -> bool:

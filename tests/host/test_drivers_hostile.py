@@ -1,5 +1,6 @@
 """What tasks in a sandbox do to get around what holds them, or to what others need."""
 
+import math
 import os
 import resource
 import signal
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from formation_p2p.core.units import MIB
@@ -179,6 +181,27 @@ def test_a_program_that_is_being_started_does_not_count_twice(
     machine = replace(Machine.found(tmp_path / "home", sandbox), groups=None)
     outcome = outcome_of_process(machine, tmp_path, *PYTHON, STARTS, memory_bytes=128 * MIB)
     assert "begun" in printed(outcome)
+
+
+def test_a_task_that_takes_long_to_count_is_counted_at_once_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hundreds of processes that share what they have not written to yet, and then write."""
+    order = {"fds": {}, "in_memory": [], "memory_bytes": 1, "storage_bytes": 0, "counted": []}
+    limits = supervisor.Limits({**order, "processes": 1 << 30}, supervisor.Used())
+    limits.sample_at = math.inf
+    with subprocess.Popen(["sleep", "60"]) as child:
+        monkeypatch.setattr(supervisor, "is_short", lambda: False)
+        assert limits.passed(1.0) is None
+        monkeypatch.setattr(supervisor, "is_short", lambda: True)
+        assert (limits.passed(2.0) or "").startswith("memory ")
+        assert limits.passed(2.0) is None  # for a while
+        child.kill()
+
+
+def test_memory_is_short_where_little_is_left() -> None:
+    left = psutil.virtual_memory()
+    assert supervisor.is_short() == (left.available < left.total // supervisor.SHORT_PART)
 
 
 @pytest.mark.parametrize("most", range(3, 10))
