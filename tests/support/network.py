@@ -95,6 +95,10 @@ async def sees(node: Node, workers: int) -> None:
     await until(found, every_s=0.05)  # each time it asks the network
 
 
+# To look for a program takes tens of milliseconds where many run.
+LOOKS_S = 0.2
+
+
 def runs(argument: str) -> bool:
     """Whether a program of this machine was called with this argument."""
     return any(

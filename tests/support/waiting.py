@@ -17,7 +17,11 @@ from trio.testing import MockClock
 
 from tests.support.evidence import gather
 
+# A wait looks for the first time after so long, and then ever more rarely: what comes late is not
+# looked for a hundred times a second, by tests that other tests run beside.
 EVERY_S = 0.005
+SELDOM_S = 0.05
+RARER = 1.2
 # For what hangs otherwise: no test waits so long, on the busiest machine either.
 HANGS_S = 300.0
 # For what comes at once, and without that much later, by a timer, or never. Longer than a busy
@@ -123,6 +127,7 @@ async def until(
             return
         _check(clock, within_s)
         await sleep(every_s)
+        every_s = rarer(every_s)
 
 
 def wait_until(
@@ -136,6 +141,11 @@ def wait_until(
     while not condition():
         _check(clock, within_s, otherwise)
         time.sleep(every_s)
+        every_s = rarer(every_s)
+
+
+def rarer(every_s: float) -> float:
+    return max(every_s, min(RARER * every_s, SELDOM_S))
 
 
 def _check(clock: RunningTime, within_s: float, otherwise: Callable[[], str] = str) -> None:

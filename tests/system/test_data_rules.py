@@ -112,7 +112,7 @@ async def test_a_stage_reads_what_another_worker_has_made_for_its_owner(tmp_path
         async def goes_by_it() -> bool:
             return None not in {(await each.put(data)).rule for each in (cleo, gus, dan)}
 
-        await until(goes_by_it)
+        await until(goes_by_it, every_s=0.2)
         hints = Hints(prefer=(cleo.peer_id,), required={"prefer"})
         plain = ProcessSpec(("sh", "-c", "echo plain > data"), outputs=("data",))
         (first,) = await (await dan.submit(plain, needs=SMALL, hints=hints))
@@ -160,7 +160,7 @@ async def test_what_the_charter_says_of_data_is_around_its_owner_wherever_it_is(
         async def goes_by_it() -> bool:
             return None not in {(await each.put(probe)).rule for each in (cleo, dan, ed, fay, abe)}
 
-        await until(goes_by_it)
+        await until(goes_by_it, every_s=0.2)
         secret = await dan.put(write(data, b"secret"))
         assert secret.rule == DataRule(Scope.ORG, ACME)
         # It is where its owner is alone, so that no worker elsewhere has it for its own.

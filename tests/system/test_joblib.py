@@ -23,7 +23,7 @@ from formation_p2p import Home, InvalidInput, Limits, Node, NodeClosed, Rights, 
 from formation_p2p.core.errors import Unplaceable
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
-from tests.support.network import runs
+from tests.support.network import LOOKS_S, runs
 from tests.support.waiting import wait_until
 
 # scikit-learn is imported in the tests that need it: it takes two seconds, which each process that
@@ -130,7 +130,7 @@ def test_a_call_that_fails_stops_the_others_and_the_next_ones_run(bob: SyncNode)
     with parallel_config("formation", node=bob, **SMALL), Parallel(n_jobs=3) as parallel:
         with pytest.raises(LookupError, match="one of them failed"):
             parallel(delayed(sleeps_or_fails)(long, fails) for fails in (True, False, False))
-        wait_until(lambda: not runs(long))
+        wait_until(lambda: not runs(long), every_s=LOOKS_S)
         assert parallel(delayed(square)(n) for n in (1, 2)) == [1, 4]
 
 

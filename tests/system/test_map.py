@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from formation_p2p import InvalidInput, Node, RemoteTraceback
-from tests.support.network import SmallNetwork, runs
+from tests.support.network import LOOKS_S, SmallNetwork, runs
 from tests.support.waiting import until
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
@@ -177,9 +177,9 @@ async def test_whoever_stops_half_way_stops_what_runs(bob: Node) -> None:
         return not runs(long)
 
     async for _ in bob.map(sleep_as_a_program, ["0", long], needs=SMALL):
-        await until(sleeps)
+        await until(sleeps, every_s=LOOKS_S)
         break
-    await until(is_over)
+    await until(is_over, every_s=LOOKS_S)
 
 
 async def test_a_map_can_be_a_task_a_part_of_a_gathering_and_be_timed_out(bob: Node) -> None:

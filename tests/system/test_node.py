@@ -51,7 +51,7 @@ from formation_p2p.peer.shell import Shell
 from formation_p2p.workload.core.checkpoint import Checkpoint, inline
 from formation_p2p.workload.core.work import Task
 from tests.support.loopback import LISTEN
-from tests.support.network import SmallNetwork, runs, small_network
+from tests.support.network import LOOKS_S, SmallNetwork, runs, small_network
 from tests.support.parcels import a_packer
 from tests.support.waiting import until
 
@@ -123,11 +123,11 @@ async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
         return not runs(long)
 
     awaiting = asyncio.create_task(awaits())
-    await until(sleeps)
+    await until(sleeps, every_s=LOOKS_S)
     awaiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await awaiting
-    await until(is_over)
+    await until(is_over, every_s=LOOKS_S)
 
 
 async def test_whoever_waits_for_results_alone_cancels_nothing(small: SmallNetwork) -> None:

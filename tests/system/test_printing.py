@@ -11,7 +11,7 @@ import pytest
 from formation_p2p import Node, ProcessSpec
 from formation_p2p.api.map import Mapped
 from formation_p2p.core.identity import shown_peer
-from tests.support.network import SmallNetwork, runs
+from tests.support.network import LOOKS_S, SmallNetwork, runs
 from tests.support.waiting import until
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
@@ -117,15 +117,15 @@ async def test_progress_is_not_told_after_a_map_has_ended(small: SmallNetwork) -
     mapping = asyncio.create_task(
         _of(small.bob.map(waits, [long] * 3, needs=SMALL, progress=progress))
     )
-    await until(lambda: runs(long))
+    await until(lambda: runs(long), every_s=LOOKS_S)
     mapping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await mapping
-    await until(lambda: not runs(long))
+    await until(lambda: not runs(long), every_s=LOOKS_S)
     async for _ in small.bob.map(waits, ["", long, long], needs=SMALL, progress=progress):
-        await until(lambda: runs(long))
+        await until(lambda: runs(long), every_s=LOOKS_S)
         break
-    await until(lambda: not runs(long))
+    await until(lambda: not runs(long), every_s=LOOKS_S)
     # What the calls that were cancelled tell, the node has told before it answers this.
     assert await small.bob.map(abs, [-1], needs=SMALL) == [1]
     assert said == [(0, 0, 3), (0, 0, 3), (1, 0, 3)]
