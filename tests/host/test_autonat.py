@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from formation_p2p.core.errors import ProtocolViolation, RemoteError
+from formation_p2p.core.errors import RemoteError
 from formation_p2p.net.connection import Connection
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
@@ -17,9 +17,6 @@ from formation_p2p.reach.core.autonat import (
     REQUEST_PROTOCOL,
     DialDataRequest,
     DialRequest,
-    DialResponse,
-    DialStatus,
-    Status,
 )
 from tests.support.own_network import in_own_network
 from tests.support.stacks import Node, running
@@ -63,12 +60,6 @@ async def test_a_node_learns_at_which_address_it_is_dialled(gate: Node, alice: N
     assert await ask(connection, (f"/ip4/{HOME}/tcp/4001",)) is None
     await trio.sleep(0.1)
     assert len(list(alice.stack.swarm.all())) == 1  # what was dialled back is closed
-
-
-@in_world
-async def test_an_address_of_another_network_is_not_dialled(gate: Node, alice: Node, /) -> None:
-    connection = await connected(alice, gate)
-    assert await alice.stack.autonat.ask(connection, ("/ip4/10.0.0.1/tcp/22",)) is None
 
 
 def test_a_gate_is_asked_where_a_guess_leads() -> None:
@@ -135,31 +126,3 @@ async def test_a_nonce_that_was_not_asked_for_is_refused(gate: Node, alice: Node
     connection = await connected(alice, gate)
     with pytest.raises((IOException, RemoteError)):
         await said(connection, BACK_PROTOCOL, messages.encode_back(7))
-
-
-@pytest.mark.parametrize(
-    "lies",
-    [
-        DialResponse(Status.OK, 0, DialStatus.OK),
-        DialDataRequest(0, MAX_DATA_BYTES + 1),
-        DialDataRequest(1, 1),
-    ],
-    ids=["it has dialled", "all the data in the world", "data for another address"],
-)
-@in_world
-async def test_a_server_that_lies_is_not_believed(
-    gate: Node, alice: Node, /, lies: DialDataRequest | DialResponse
-) -> None:
-    async def lie(stream: object, connection: Connection) -> None:
-        assert hasattr(stream, "write")
-        await stream.write(encode_frame(messages.encode_answer(lies)))
-        await trio.sleep(1)
-
-    gate.stack.served.by_protocol[REQUEST_PROTOCOL] = lie
-    connection = await connected(alice, gate)
-    ask = alice.stack.autonat.ask(connection, (f"/ip4/{HOME}/tcp/4001",))
-    if isinstance(lies, DialResponse):
-        assert await ask is None
-    else:
-        with pytest.raises(ProtocolViolation):
-            await ask

@@ -1,6 +1,5 @@
 """Who abuses a gate, and gates that lie: all is refused, or bounded."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -8,9 +7,7 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
-from formation_p2p.core.identity import peer_id_to_bytes
 from formation_p2p.net.connection import Connection
-from formation_p2p.net.transport.addresses import CircuitAddress
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.transport.negotiation import proposal
@@ -74,14 +71,6 @@ async def test_a_grant_of_another_peer_does_not_help() -> None:
 
 
 @in_trio
-async def test_nobody_reserves_for_another() -> None:
-    async with relayed() as world:
-        named = octets(2, octets(1, peer_id_to_bytes(world.gate.peer_id)))
-        request = integer(1, 0) + named + octets(100, GRANT)
-        assert await requested(world.bob, world.gate, request) == DENIED
-
-
-@in_trio
 async def test_what_makes_no_sense_is_answered_so() -> None:
     async with relayed() as world:
         for raw in (b"\xff", integer(1, 2), octets(100, bytes(MAX_GRANT_BYTES + 1))):
@@ -105,39 +94,6 @@ async def test_there_is_no_hop_over_a_circuit() -> None:
 
 
 @in_trio
-async def test_of_a_thousand_circuits_a_few_are_had_and_the_gate_goes_on() -> None:
-    async def held(node: Node, gate: Node, request: Connect) -> Answered:
-        reply = await requested(node, gate, request)
-        assert isinstance(reply, Answered)
-        return reply
-
-    async with relayed() as world:
-        answers: Counter[Status] = Counter()
-        most = RelayParameters().max_circuits_of_member
-        ask = Connect(world.worker.peer_id, GRANT)
-
-        async def one() -> None:
-            try:
-                reply = await held(world.bob, world.gate, ask)
-            except RemoteError:
-                answers[Status.UNEXPECTED] += 1  # too many streams at once
-            else:
-                answers[reply.status] += 1
-
-        honest = Node(listen=())
-        async with running(honest):
-            for _ in range(20):
-                async with trio.open_nursery() as nursery:
-                    for _ in range(50):
-                        nursery.start_soon(one)
-                assert await honest.ask(world.gate, b"hello") == b"re:hello"
-                assert relaying(world.gate).relay.circuits <= most
-        assert answers.total() == 1000
-        assert answers[Status.OK] <= RelayParameters().request_burst + 60
-        assert answers[Status.RESOURCE_LIMIT_EXCEEDED] > 500
-
-
-@in_trio
 async def test_circuits_that_are_asked_for_and_not_used_are_bounded() -> None:
     """The far end takes each, and waits for a handshake that does not come."""
     async with relayed() as world:
@@ -148,26 +104,6 @@ async def test_circuits_that_are_asked_for_and_not_used_are_bounded() -> None:
         world.bob.stack.swarm.abort_peer(world.gate.peer_id, "gone")
         await until(lambda: relaying(world.gate).relay.circuits == 0)
         assert all(stream.broken for stream in streams)
-
-
-@in_trio
-async def test_few_peers_do_not_take_all_circuits_of_another() -> None:
-    """Each holds as many as two peers may have between them."""
-    limits = RelayParameters(max_circuits_of_member=8)
-    hands = [Node(listen=(), circuits=circuits()) for _ in range(2)]
-    async with relayed() as world, running(*hands):
-        relay = relaying(world.gate).relay
-        relay._parameters = limits
-        address = CircuitAddress.parse(world.circuit.addresses[0])
-        held = [
-            await hand.stack.reserving.circuits.dial(address, world.worker.peer_id)
-            for hand in hands
-            for _ in range(limits.max_circuits_of_pair)
-        ]
-        assert relay.circuits == len(held)
-        assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
-        assert relay.circuits == len(held)
-        assert world.bob.gone == []
 
 
 @pytest.mark.parametrize("said", [b"", proposal(NOISE_PROTOCOL)])
@@ -203,26 +139,6 @@ async def test_one_gate_brings_a_part_of_the_connections_that_may_come_in() -> N
             with pytest.raises(RemoteError):
                 await dave.ask(circuit, b"hello", timeout_s=2)
             assert await dave.ask(worker, b"hello") == b"re:hello"
-
-
-@in_trio
-async def test_gates_of_strangers_serve_only_while_that_of_the_network_does_not() -> None:
-    anyone = RelaySettings(RelayFor.ANYONE)
-    gate, *strangers = (Node(circuits=circuits(anyone)) for _ in range(3))
-    async with running(gate):
-        worker = Node(circuits=circuits(gates=(gate.contact,)))
-        async with running(worker, *strangers):
-            await reserved(gate, worker.peer_id)
-            for stranger in strangers:
-                assert await stranger.ask(worker, b"hello") == b"re:hello"
-                stranger.stack.advertise(serving=False)  # which pushes what it is
-            known = worker.stack.reserving._reservations._gates
-            await until(lambda: len(known) == 3)
-            await trio.sleep(0.2)
-            assert not any(relaying(s).relay.is_reserved(worker.peer_id) for s in strangers)
-            await gate.stack.close()
-            for stranger in strangers:
-                await reserved(stranger, worker.peer_id)
 
 
 @in_mocked_time

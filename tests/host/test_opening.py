@@ -165,10 +165,7 @@ async def test_a_node_that_is_cancelled_while_it_opens_leaves_nothing_behind(
     monkeypatch.setattr(BlobStore, "load", waits)
     entering = asyncio.ensure_future(a_node(home).__aenter__())
 
-    async def begun() -> bool:
-        return opening.is_set()
-
-    await until(begun)
+    await until(lambda: opening.is_set())
     entering.cancel()
     await asyncio.sleep(0)
     cancelled.set()

@@ -140,17 +140,6 @@ async def test_who_cannot_be_dialled_stays_a_client_and_gets_into_nobodys_table(
 
 
 @in_trio
-async def test_a_node_that_does_not_listen_is_a_client_at_once(tmp_path: Path) -> None:
-    gate = Host(tmp_path / "gate")
-    async with up(gate):
-        alice = Host(tmp_path / "alice", (gate.contact,), listen=())
-        async with up(alice):
-            assert alice.reach is Reach.CLIENT
-            await until(lambda: alice.knows(gate))
-            assert not gate.knows(alice)
-
-
-@in_trio
 async def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,21 +159,6 @@ async def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
             (said,) = warned()
             assert "does not listen" in said
             assert "gets no work from others" in said
-
-
-@in_trio
-async def test_a_server_that_becomes_a_client_leaves_the_tables_of_those_it_is_connected_to(
-    tmp_path: Path,
-) -> None:
-    gate = Host(tmp_path / "gate")
-    async with up(gate):
-        alice = Host(tmp_path / "alice", (gate.contact,))
-        async with up(alice):
-            await until(lambda: gate.knows(alice))
-            alice.stack.advertise(False)
-            await until(lambda: not gate.knows(alice))
-            alice.stack.advertise(True)
-            await until(lambda: gate.knows(alice))
 
 
 # -- what goes over the wire --------------------------------------------------------------------

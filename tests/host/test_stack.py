@@ -21,6 +21,7 @@ from formation_p2p.core.errors import (
     Unreachable,
 )
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.units import KIB
 from formation_p2p.core.version import VERSION
 from formation_p2p.dht.core.reachability import Reach
 from formation_p2p.net.handlers import NetworkEvent
@@ -132,6 +133,31 @@ async def test_a_request_survives_that_another_one_on_its_stream_is_given_up() -
         nursery.start_soon(hang)
         await until(lambda: bob.requests[-1][1] == b"hang")
         assert await alice.ask(bob, b"behind it") == b"behind it"
+
+
+@in_trio
+async def test_a_request_that_is_given_up_amid_a_write_leaves_the_connection_in_order() -> None:
+    """A write that is cancelled half-way would leave half a message on the wire."""
+    alice, bob = Node(), Node()
+    bob.respond = lambda frame, answer: answer(frame[:1])
+    async with running(alice, bob):
+        await alice.ask(bob, b"warm")
+        for _ in range(3):  # so that the socket is full of what is written below
+            alice.stack.send(bob.contact, bytes(MAX_WORK_FRAME_BYTES))
+        for steps in range(30):
+
+            async def ask() -> None:
+                with suppress(Unreachable):
+                    await alice.ask(bob, bytes(16 * KIB))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+        assert await alice.ask(bob, b"hello") == b"h"
+        await until(lambda: len(bob.frames) == 3)
+        assert alice.gone == []
 
 
 @in_trio

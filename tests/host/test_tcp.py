@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from trio.testing import wait_all_tasks_blocked
 
+from formation_p2p.core.units import MIB
 from formation_p2p.net.transport.errors import ConnectionClosedError
 from formation_p2p.net.transport.raw import MAX_READ_BYTES
 from formation_p2p.net.transport.tcp import TOGETHER_BYTES, TcpStream
-from tests.support.waiting import in_trio
+from tests.support.waiting import IDLE_S, in_trio
 
 
 @asynccontextmanager
@@ -93,3 +95,27 @@ async def test_what_is_sure_to_come_is_waited_for_together_and_no_more_than_that
         await other.send_all(b"x")
         await read()
         assert came[-1] == b"x"
+
+
+@in_trio
+async def test_a_write_after_one_that_was_torn_is_refused() -> None:
+    async with loopback() as stream:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.write, bytes(64 * MIB))
+            await wait_all_tasks_blocked(IDLE_S)  # no more of it is taken
+            nursery.cancel_scope.cancel()
+        with pytest.raises(ConnectionClosedError):
+            await stream.write(b"the rest?")
+
+
+@in_trio
+async def test_a_message_in_many_small_segments_is_read_whole() -> None:
+    async with both_ends() as (stream, other), trio.open_nursery() as nursery:
+
+        async def drip() -> None:
+            for _ in range(300):
+                await other.send_all(b"x")
+                await trio.sleep(0.001)
+
+        nursery.start_soon(drip)
+        assert await stream.read(300) == b"x" * 300

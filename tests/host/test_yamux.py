@@ -160,6 +160,24 @@ async def test_what_is_written_is_read_whole_whatever_its_size() -> None:
 
 
 @in_trio
+async def test_two_peers_that_write_much_at_once_do_not_wait_for_each_other() -> None:
+    """A reader that waits for the lock of writes, to answer, reads nothing meanwhile."""
+    async with muxers(lockstep=True) as (alice, bob):
+
+        async def shuttle(stream: Any) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.write, bytes(MIB))
+                nursery.start_soon(read_all, stream, MIB)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(shuttle, alice.open())
+                nursery.start_soon(shuttle, await bob.accept())
+                nursery.start_soon(shuttle, bob.open())
+                nursery.start_soon(shuttle, await alice.accept())
+
+
+@in_trio
 async def test_a_finished_stream_still_brings_what_comes_back() -> None:
     async with muxers() as (alice, bob):
         out = alice.open()

@@ -83,10 +83,10 @@ def test_the_publisher_reads_scales_and_looks_into_a_service_from_afar(tmp_path:
             (tmp_path / "broken.toml").write_text(broken)
             assert formation(gate, "service", "apply", tmp_path / "broken.toml").code == 0
 
-            def given_up() -> bool:
-                return b"no-such-program" in formation(gate, "service", "logs", "broken").out
-
-            wait_until(given_up, every_s=0.5)
+            wait_until(
+                lambda: b"no-such-program" in formation(gate, "service", "logs", "broken").out,
+                every_s=0.5,
+            )
 
 
 SECRET = b"a-secret-that-is-in-no-file"

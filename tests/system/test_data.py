@@ -104,26 +104,6 @@ async def test_an_input_goes_there_and_an_output_comes_back(world: World, tmp_pa
     assert seen[-1] == (10 * MIB, 10 * MIB)
 
 
-async def test_an_input_that_nobody_has_any_more_fails_the_task_with_the_reason(
-    world: World,
-) -> None:
-    path, _ = world.file("a.bin", 2 * MIB)
-    spec = ProcessSpec(("true",), inputs={"a.bin": await world.bob.put(path)})
-    path.write_bytes(b"something else")
-    (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
-    assert result.status == "failed"
-    assert "input: the input a.bin cannot be had" in result.reasons[-1].why
-    assert "does not have it" in result.reasons[-1].why
-
-
-async def test_an_output_that_is_not_there_fails_the_task_with_its_name(world: World) -> None:
-    for script in ("true", "mkdir out.bin", "ln -s /etc/passwd out.bin"):
-        spec = ProcessSpec(("sh", "-c", script), outputs=("out.bin",))
-        (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
-        assert result.status == "failed"
-        assert "out.bin" in result.reasons[-1].why
-
-
 async def test_a_node_gets_what_it_has_put_itself(world: World, tmp_path: Path) -> None:
     path, content = world.file("a.bin", 3 * MIB)
     blob = await world.bob.put(path)

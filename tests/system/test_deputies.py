@@ -174,10 +174,7 @@ async def used(worker: OpenNode, folder: Path, signed: SignedSpec) -> bytes:
     folder.mkdir()  # noqa: ASYNC240 - one folder of a test
     worker.inside.call(lambda shell: shell.do(lead, folder, signed, shell.features.services.router))
 
-    async def listens() -> bool:
-        return (folder / USES / "books").exists()
-
-    await until(listens)
+    await until(lambda: (folder / USES / "books").exists())
     while True:
         try:
             reader, writer = await asyncio.open_unix_connection(folder / USES / "books")
@@ -290,8 +287,5 @@ async def test_jobs_of_whom_the_charter_bans_are_cancelled_at_a_gateway(tmp_path
             assert (await fetch(address, "POST", "/api/jobs", JOB, shown)).status == 202
         counts.pop(0)
 
-        async def is_cancelled() -> bool:
-            return source.jobs[0].cancelled
-
-        await until(is_cancelled)
+        await until(lambda: source.jobs[0].cancelled)
         assert not source.jobs[1].cancelled

@@ -9,7 +9,6 @@ import pytest
 
 from formation_p2p import (
     JobHandle,
-    Node,
     ProcessResult,
     ProcessSpec,
     Stage,
@@ -97,22 +96,6 @@ async def test_a_job_file_with_a_matrix_inputs_and_an_order_runs_as_it_says(
     assert order.index("-square-4-10") < order.index("+last")
 
 
-async def test_what_waits_for_a_failure_does_not_run_and_says_for_which(
-    small: SmallNetwork,
-) -> None:
-    plan = derive(
-        {
-            "bad": Stage(ProcessSpec(("false",)), needs=SMALL),
-            "after": Stage(ProcessSpec(("true",)), after=("bad",), needs=SMALL),
-        }
-    )
-    bob = small.bob
-    bad, after = await (await bob.submit(plan, attempts=1))
-    assert (after.status, after.attempts, after.waited_for) == ("failed", 0, "bad")
-    assert str(after.error()).endswith("did not run: it waited for bad, which brought no result")
-    assert bad.reasons
-
-
 async def test_calls_of_functions_may_wait_for_each_other(
     unboxed: SmallNetwork, tmp_path: Path
 ) -> None:
@@ -136,29 +119,6 @@ async def test_calls_of_functions_may_wait_for_each_other(
     assert value_of(last) == "123"
 
 
-async def test_a_durable_job_goes_on_in_order_in_the_next_life(
-    small: SmallNetwork, tmp_path: Path
-) -> None:
-    plan = derive(
-        {
-            "first": Stage(ProcessSpec(("sleep", "1")), needs=SMALL),
-            "then": Stage(
-                ProcessSpec(("echo", "{n}")), {"n": (1, 2)}, after=("first",), needs=SMALL
-            ),
-        }
-    )
-    how = {"home": tmp_path / "carol", "listen": (), "state": tmp_path / "state"}
-    async with Node.join(small.invite, **how) as carol:  # type: ignore[arg-type]
-        job_id = (await carol.submit(plan)).job_id
-    async with Node.join(small.invite, **how) as carol:  # type: ignore[arg-type]
-        job = await carol.job(job_id)
-        assert [len(task.after) for task in job.tasks] == [0, 1, 1]
-        results = await job
-        order = order_of(job, [event async for event in job.events()])
-    assert [each.status for each in results] == ["succeeded"] * 3
-    assert order.index("-first") < min(order.index("+then-1"), order.index("+then-2"))
-
-
 HOLDS = "import time; held = b'x' * ({mib} * 2**20); time.sleep({seconds})"
 
 
@@ -175,10 +135,7 @@ async def test_memory_that_nobody_gave_is_learnt_from_earlier_runs(small: SmallN
     assert {each.status for each in await given} == {"succeeded"}
     sizes = MemorySamples(small.folder / "bob")
 
-    async def learnt() -> bool:
-        return bool(sizes.learnt(["process:hold.py"]))
-
-    await until(learnt)
+    await until(lambda: sizes.learnt(["process:hold.py"]))
 
     # 100 MiB, a few of the interpreter's, and a fifth; not the default.
     job = await bob.submit(holding(100), needs="cpu=0.25")

@@ -12,15 +12,12 @@ from formation_p2p import (
     ProcessResult,
     ProcessSpec,
     TaskPrinted,
-    TaskRetried,
-    Unbuildable,
     Unplaceable,
 )
 from formation_p2p.machine.pythons import own_name
 from formation_p2p.workload.core.environment import Environment
 from tests.support.network import SmallNetwork, small_network
-from tests.support.packages import Index, an_index, source, wheel
-from tests.support.sandboxes import needs_sandbox
+from tests.support.packages import Index, an_index, wheel
 from tests.support.waiting import until
 
 NEEDS = "cpu=0.5,memory=256MiB"
@@ -141,23 +138,6 @@ async def test_what_uv_prints_reaches_the_submitter(network: SmallNetwork) -> No
     assert b"+ shown==1.0" in printed
 
 
-async def test_a_failed_build_is_a_refusal_and_costs_one_attempt(network: SmallNetwork) -> None:
-    spec = ProcessSpec(("greet",))
-    job = await network.bob.submit([spec] * 50, env=["greet==2.0"], needs=NEEDS)
-    retried = [event async for event in job.events() if isinstance(event, TaskRetried)]
-    assert 1 <= len(retried) < 50  # those that were in flight
-    assert not any(event.counts for event in retried)
-    results = await job
-    assert {each.status for each in results} == {"unplaceable"}
-    ((worker, refusal),) = results[0].refusals
-    assert worker == network.alice.peer_id
-    assert isinstance(refusal, Unbuildable)
-    assert "there is no version of greet==2.0" in refusal.why
-    # The worker remembers, and is not asked for a lease again.
-    with pytest.raises(Unplaceable, match=r"there is no version of greet==2\.0"):
-        await network.bob.run(["greet"], env=["greet==2.0"], needs=NEEDS)
-
-
 async def test_wheels_travel_to_a_worker_without_an_index(
     tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,21 +148,6 @@ async def test_wheels_travel_to_a_worker_without_an_index(
         assert await network.bob.map(greet, ["ann"], env=env, needs=NEEDS) == ["hello, ann"]
         with pytest.raises(Unplaceable, match='wheels="ship"'):
             await network.bob.map(greet, ["ann"], env=["greet"], needs=NEEDS)
-
-
-async def test_wheels_that_a_worker_has_no_use_for_are_named(tmp_path: Path) -> None:
-    name, content = GREET
-    other = tmp_path / name.replace("py3-none-any", "cp39-cp39-manylinux_2_17_aarch64")
-    other.write_bytes(content)
-    async with small_network(tmp_path, environments=EnvironmentSettings(())) as network:
-        blob = await network.bob.put(other)
-        env = Environment(("greet==1.0",), wheels=((other.name, blob),))
-        with pytest.raises(
-            Unplaceable, match=r"with the wheels that came along, for cpython-3.*greet"
-        ):
-            await network.bob.run(["greet"], env=env, needs=NEEDS)
-        with pytest.raises(Unplaceable, match=r"python: needs cpython-3\.9, has cpython-3"):
-            await network.bob.run(["greet"], env=env, needs=f"{NEEDS},python=3.9")
 
 
 async def test_a_job_that_is_cancelled_while_it_builds_ends(
@@ -196,13 +161,3 @@ async def test_a_job_that_is_cancelled_while_it_builds_ends(
     assert [each.status for each in await job] == ["cancelled"]
     index.hangs.clear()
     assert await network.bob.map(len, ["ann"], env=["slow"], needs=NEEDS) == [3]
-
-
-@needs_sandbox
-async def test_what_has_no_wheel_is_built_in_the_sandbox(
-    network: SmallNetwork, index: Index
-) -> None:
-    backend = "def build_wheel(*args): raise SystemExit('no such compiler')\n"
-    index.add(source("broken", "1.0", backend))
-    with pytest.raises(Unplaceable, match="no such compiler"):
-        await network.bob.run(["true"], env=["broken"], needs=NEEDS)

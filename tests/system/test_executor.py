@@ -50,10 +50,7 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
 
 
 async def begun(future: Future[Any]) -> None:
-    async def runs() -> bool:
-        return future.running()
-
-    await until(runs)
+    await until(lambda: future.running())
 
 
 def until_there(path: Path) -> tuple[Any, ...]:
@@ -204,7 +201,4 @@ async def test_an_executor_that_nobody_keeps_ends_once_its_calls_have(node: Node
     gc.collect()
     assert await asyncio.wrap_future(future) == 32
 
-    async def gone() -> bool:
-        return "formation-executor" not in {each.name for each in threading.enumerate()}
-
-    await until(gone)
+    await until(lambda: "formation-executor" not in {each.name for each in threading.enumerate()})

@@ -151,10 +151,7 @@ async def test_a_gateway_without_a_descriptor_left_waits_for_one_and_does_not_sp
             each.setblocking(False)
             await loop.sock_connect(each, gateway.address)
 
-        async def is_full() -> bool:
-            return "no connection is accepted" in caplog.text
-
-        await until(is_full)
+        await until(lambda: "no connection is accepted" in caplog.text)
         for _ in range(2000):
             await asyncio.sleep(0)
         assert caplog.text.count("no connection is accepted") < 200

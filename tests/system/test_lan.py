@@ -95,13 +95,3 @@ def test_join_says_whom_it_found_of_its_own_network(tmp_path: Path) -> None:
         joining = formation(spaces, "there", "network", "join", invite, "--home", host, "--no-mdns")
         with running(*joining) as join:
             join.line_with("no peer answers on this LAN")
-
-
-def test_a_node_that_is_told_not_to_is_not_found(tmp_path: Path) -> None:
-    invite = invited(tmp_path / "root")
-    Home(tmp_path / "alice").join(parse_invite(invite))
-    with lan() as spaces, worker(spaces, tmp_path / "alice", "--no-mdns"):
-        host = str(tmp_path / "bob")
-        joining = formation(spaces, "there", "network", "join", invite, "--home", host)
-        with running(*joining) as join:
-            join.line_with("no peer answers on this LAN")

@@ -1,6 +1,5 @@
 """Where tasks run, over real connections: near data, near home, and no farther than they may."""
 
-import os
 from pathlib import Path
 
 from formation_p2p import Denied, Limits, Node, ProcessSpec
@@ -10,7 +9,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.workload.core.hints import Hints
 from formation_p2p.workload.core.scope import Place, Scope, ScopeShares
 from tests.support.loopback import LISTEN
-from tests.support.network import gate_at
+from tests.support.network import gate_at, sees
 from tests.support.waiting import until
 
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
@@ -24,36 +23,6 @@ async def one(node: Node, work: ProcessSpec, hints: Hints, scope: Scope) -> Task
     return result
 
 
-async def knows(node: Node, workers: int) -> None:
-    async def all_of_them() -> bool:
-        return len(await node.workers()) == workers
-
-    await until(all_of_them)
-
-
-async def test_tasks_go_where_their_data_is_already(tmp_path: Path) -> None:
-    async with (
-        gate_at(tmp_path) as invite,
-        Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
-        Node.join(invite(), home=tmp_path / "carol", listen=LISTEN) as carol,
-        Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
-    ):
-        await alice.worker(limits=LIMITS)
-        await carol.worker(limits=LIMITS)
-        await knows(bob, 2)
-        for worker in (alice, carol):
-            file = tmp_path / f"of {worker.peer_id}"
-            file.write_bytes(os.urandom(2 * MIB))
-            blob = await bob.put(file)
-            work = ProcessSpec(("true",), inputs={"data": blob})
-            only = Hints(prefer=(worker.peer_id,), required=frozenset({"prefer"}))
-            first = await one(bob, work, only, Scope.COMMONS)
-            assert first.worker == worker.peer_id
-            near = Hints(near=(blob,), required=frozenset({"near"}))
-            again = [await one(bob, work, near, Scope.COMMONS) for _ in range(3)]
-            assert {each.worker for each in again} == {worker.peer_id}
-
-
 async def test_how_far_a_worker_is_is_known_once_it_is_connected(tmp_path: Path) -> None:
     async with (
         gate_at(tmp_path) as invite,
@@ -61,7 +30,7 @@ async def test_how_far_a_worker_is_is_known_once_it_is_connected(tmp_path: Path)
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):
         await alice.worker(limits=LIMITS)
-        await knows(bob, 1)
+        await sees(bob, 1)
         far = Hints(max_rtt_ms=60_000, required=frozenset({"rtt"}))
         done = await one(bob, TRUE, far, Scope.COMMONS)
         assert done.worker == alice.peer_id
@@ -81,8 +50,8 @@ async def test_a_machine_works_for_the_circles_that_it_is_open_to(tmp_path: Path
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):
         await alice.worker(limits=LIMITS, shares=ScopeShares.parse(["commons=0"]))
-        await knows(bob, 1)
-        await knows(cook, 1)
+        await sees(bob, 1)
+        await sees(cook, 1)
         anywhere = await one(bob, TRUE, Hints(), Scope.COMMONS)
         why = "this machine takes no tasks of scope commons"
         assert anywhere.refusals == ((alice.peer_id, Denied("submit", why)),)

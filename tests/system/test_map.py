@@ -170,16 +170,10 @@ def sleep_as_a_program(s: str) -> None:
 async def test_whoever_stops_half_way_stops_what_runs(bob: Node) -> None:
     long = f"600.{secrets.randbelow(10**9)}"
 
-    async def sleeps() -> bool:
-        return runs(long)
-
-    async def is_over() -> bool:
-        return not runs(long)
-
     async for _ in bob.map(sleep_as_a_program, ["0", long], needs=SMALL):
-        await until(sleeps, every_s=LOOKS_S)
+        await until(lambda: runs(long), every_s=LOOKS_S)
         break
-    await until(is_over, every_s=LOOKS_S)
+    await until(lambda: not runs(long), every_s=LOOKS_S)
 
 
 async def test_a_map_can_be_a_task_a_part_of_a_gathering_and_be_timed_out(bob: Node) -> None:

@@ -51,7 +51,7 @@ from formation_p2p.peer.shell import Shell
 from formation_p2p.workload.core.checkpoint import Checkpoint, inline
 from formation_p2p.workload.core.work import Task
 from tests.support.loopback import LISTEN
-from tests.support.network import LOOKS_S, SmallNetwork, runs, small_network
+from tests.support.network import LOOKS_S, SmallNetwork, runs, sees, small_network
 from tests.support.parcels import a_packer
 from tests.support.waiting import until
 
@@ -116,18 +116,12 @@ async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
         else:
             await (await small.bob.submit(ProcessSpec(("sleep", long)), needs=SMALL))
 
-    async def sleeps() -> bool:
-        return runs(long)
-
-    async def is_over() -> bool:
-        return not runs(long)
-
     awaiting = asyncio.create_task(awaits())
-    await until(sleeps, every_s=LOOKS_S)
+    await until(lambda: runs(long), every_s=LOOKS_S)
     awaiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await awaiting
-    await until(is_over, every_s=LOOKS_S)
+    await until(lambda: not runs(long), every_s=LOOKS_S)
 
 
 async def test_whoever_waits_for_results_alone_cancels_nothing(small: SmallNetwork) -> None:
@@ -160,11 +154,7 @@ async def test_explain_ranks_who_could_and_says_why_not_the_others(small: SmallN
 async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(small: SmallNetwork) -> None:
     async with Node.join(small.invite, home=small.folder / "carol", listen=LISTEN) as carol:
         await carol.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
-
-        async def both() -> bool:
-            return len(await small.bob.workers()) == 2
-
-        await until(both)
+        await sees(small.bob, 2)
         job = await carol.submit(ProcessSpec(("sleep", "600")), needs=SMALL)
     with pytest.raises(NodeClosed):
         await job

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from formation_p2p import Hints, InvalidInput, Limits, Node, SyncNode, Unplaceable
+from formation_p2p import Hints, Limits, Node, SyncNode, Unplaceable
 from formation_p2p.core.units import MIB
 from formation_p2p.machine.home import Home
 from formation_p2p.machine.pythons import own_name
@@ -20,7 +20,6 @@ from tests.support.loopback import LISTEN
 from tests.support.network import sees
 from tests.support.programs import python
 from tests.support.pythons import other_pythons
-from tests.support.waiting import HANGS_S
 
 SMALL: Final[dict[str, Any]] = {"needs": "cpu=0.5,memory=64MiB", "attempts": 1}
 # Read by the builtin `eval`, which every version has under this name: no code travels.
@@ -109,16 +108,6 @@ async def test_what_no_worker_offers_is_a_reason_and_says_what_to_do(
     )
     with pytest.raises(Unplaceable, match=r"3\.99.*start a worker there with --python.*any"):
         await bob.map(eval, [WHICH], python="3.99", **SMALL)
-
-
-async def test_code_is_not_sent_to_another_version(mixed: Mixed, bob: Node) -> None:
-    with pytest.raises(InvalidInput, match=r"<lambda> travels as code of .*leave python= out"):
-        await bob.map(lambda n: n < 5, [5], python=mixed.names[0], **SMALL)
-    with pytest.raises(InvalidInput, match=r"<lambda> travels as code of .*leave python= out"):
-        await bob.explain(f"cpu=0.5,python={mixed.names[0]}", function=lambda n: n < 5)
-    with bob.executor(python="any", **SMALL) as pool:
-        error = await asyncio.to_thread(pool.submit(lambda: 1).exception, HANGS_S)
-    assert isinstance(error, InvalidInput)
 
 
 async def test_a_script_is_explained_by_the_python_of_its_caller(
