@@ -18,7 +18,6 @@ from tests.support.forked import Forked
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE
 from tests.support.pythons import other_pythons
-from tests.support.sandboxes import needs_sandbox
 from tests.support.waiting import HANGS_S
 
 MAIN = """
@@ -138,27 +137,6 @@ async def test_a_package_goes_along_with_its_data_and_what_it_imports_later(
     ]
 
 
-async def test_another_version_of_a_module_is_never_a_stale_one(project: Project) -> None:
-    printed = await project.run(
-        """
-        from pathlib import Path
-
-        if __name__ == "__main__":
-            sys.dont_write_bytecode = True
-            new, module = Path("version.new"), Path("version.py")
-            with join() as node:
-                for number in (1, 2, 3):
-                    new.write_text(f"def which(n):\\n    return {number} + 0 * n\\n")
-                    new.replace(module)
-                    import version
-                    print(node.map(version.which, [1], needs=NEEDS))
-                    with node.executor(needs=NEEDS) as pool:
-                        print(pool.submit(version.which, 1).result())
-        """
-    )
-    assert printed.split() == ["[1]", "1", "[2]", "2", "[3]", "3"]
-
-
 async def test_a_module_that_does_not_go_along_is_named_with_the_cure(project: Project) -> None:
     a_package(project)
     printed = await project.run(
@@ -180,131 +158,6 @@ async def test_a_module_that_does_not_go_along_is_named_with_the_cure(project: P
     assert "No module named 'shop' on this worker" in printed
     assert "code= of Node.join" in printed
     assert "[8]" in printed
-
-
-async def test_of_a_git_repository_go_tracked_files_alone(project: Project) -> None:
-    a_package(project)
-    (project.folder / ".gitignore").write_text("main.py\n*.bak\n")
-    (project.folder / "shop" / ".env").write_text("PASSWORD=1\n")
-    (project.folder / "shop" / "server.pem").write_text("a key\n")
-    (project.folder / "shop" / "old.bak").write_text("old\n")
-    project.git("init", "-q")
-    project.git("add", "-f", ".")
-    (project.folder / "shop" / "untracked.txt").write_text("new\n")
-    (project.folder / "fresh.py").write_text("def fresh(n):\n    return n\n")
-    printed = await project.run(
-        """
-        import os
-        import fresh, shop.prices
-
-        def sent(_):
-            there = set(os.listdir(os.path.dirname(shop.prices.__file__)))
-            return sorted(there - {"__pycache__"})
-
-        if __name__ == "__main__":
-            with join() as node:
-                print(node.map(sent, [0], needs=NEEDS))
-                try:
-                    node.map(fresh.fresh, [0], needs=NEEDS)
-                except FormationError as error:
-                    print(error)
-        """
-    )
-    files, problem = printed.splitlines()
-    assert files == "[['__init__.py', 'data', 'prices.py']]"
-    assert "git does not track it" in problem
-    assert "fresh.py" in problem
-
-
-async def test_a_module_that_git_does_not_track_is_named_where_a_call_lacks_it(
-    project: Project,
-) -> None:
-    a_package(project)
-    (project.folder / "shop" / "core.py").write_text(
-        "def f(n):\n    from shop.new import g\n\ndef h(n):\n    from shop import new\n"
-    )
-    project.git("init", "-q")
-    project.git("add", ".")
-    (project.folder / "shop" / "new.py").write_text("g = None\n")
-    (project.folder / "alone.py").write_text("x = 1\n")
-    printed = await project.run(
-        """
-        from shop.core import f, h
-        from formation_p2p import python_calls, value_of
-
-        def told(call):
-            try:
-                call()
-            except ImportError as error:
-                print(error)
-
-        def alone(n):
-            import alone
-
-        if __name__ == "__main__":
-            with join() as node:
-                print(str(node.explain(NEEDS, function=alone)).splitlines()[-1])
-                told(lambda: node.map(alone, [1], needs=NEEDS))
-                print(str(node.explain(NEEDS, function=f)).splitlines()[-1])
-                told(lambda: node.map(f, [1], needs=NEEDS))
-                with node.executor(needs=NEEDS) as pool:
-                    told(pool.submit(h, 1).result)
-                (result,) = node.submit(python_calls(f, [1]), needs=NEEDS).results()
-                told(lambda: value_of(result))
-                print(str(result.error()).splitlines()[-1])
-        """
-    )
-    nothing, lone, goes, *missed = printed.splitlines()
-    assert nothing.startswith("goes along: nothing (0 files, ")
-    assert nothing.endswith("; left out: alone.py (git does not track it)")
-    assert goes.endswith("alone.py (git does not track it), shop/new.py (git does not track it)")
-    cure = "git does not track it; run `git add` for it, and take it out of .gitignore where"
-    told = f"shop/new.py did not go along, since {cure} that names it"
-    no_module, no_name = "No module named 'shop.new'", "cannot import name 'new' from 'shop'"
-    assert lone.startswith("No module named 'alone': alone.py did not go along")
-    assert missed == [f"{each}: {told}" for each in (no_module, no_name, no_module, no_module)]
-
-
-@needs_sandbox  # else root may write anywhere
-async def test_what_came_along_is_read_only(project: Project) -> None:
-    a_package(project)
-    printed = await project.run(
-        """
-        import os
-        import shop.prices
-
-        def writes(_):
-            try:
-                open(os.path.join(os.path.dirname(shop.prices.__file__), "more"), "w")
-            except OSError as error:
-                return type(error).__name__
-
-        if __name__ == "__main__":
-            with join() as node:
-                print(node.map(writes, [0], needs=NEEDS))
-        """
-    )
-    assert printed.strip() in ("['OSError']", "['PermissionError']")
-
-
-async def test_what_is_too_large_says_which_files_are(project: Project) -> None:
-    a_package(project)
-    with (project.folder / "shop" / "weights.bin").open("wb") as file:
-        file.truncate(80 * 2**20)
-    printed = await project.run(
-        """
-        from shop.prices import Item, price
-
-        if __name__ == "__main__":
-            with join() as node:
-                try:
-                    node.map(price, [Item("apple")], needs=NEEDS)
-                except FormationError as error:
-                    print(error)
-        """
-    )
-    assert "80.0MiB" in printed
-    assert "shop/weights.bin (80MiB)" in printed
 
 
 APPLICATION = """

@@ -293,20 +293,6 @@ def test_outputs_come_where_the_job_was_asked_to_put_them(carol: Path, tmp_path:
     assert list((tmp_path / "jobs.db.outputs").iterdir()) == []
 
 
-def test_two_programs_do_not_share_a_state(carol: Path, tmp_path: Path) -> None:
-    state = tmp_path / "jobs.db"
-    job = job_file(tmp_path, "touch began; until [ -e stop ]; do sleep 0.1; done")
-    with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
-        until_there(tmp_path / "began", scheduler)
-        done = resumed(carol, state)
-        assert done.code == 2
-        assert "in use by another process" in done.err
-        listing = formation(carol, "jobs", "--state", str(state))  # anybody may look
-        assert "in progress" in listing.out.decode()
-        (tmp_path / "stop").touch()
-        assert scheduler.ended() == 0
-
-
 def test_jobs_that_have_ended_can_be_pruned(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     state = State(path)

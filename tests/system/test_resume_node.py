@@ -29,12 +29,10 @@ from formation_p2p import (
 )
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.map import Mapped
-from formation_p2p.assembly import PeerParameters
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, StateError
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.parameters import DispatchParameters
 from formation_p2p.peer.runtime import Runtime
 from formation_p2p.peer.shell import Shell
 from formation_p2p.state.journal import Journal, JournalParameters
@@ -258,18 +256,6 @@ async def test_a_job_that_a_new_shell_found_on_the_disk_is_not_begun_twice(
         assert printed(await job) == ["once"]
 
 
-async def test_leases_that_were_given_back_are_not_looked_for_in_the_next_life(
-    world: World,
-) -> None:
-    async with world.bob() as bob:
-        job = await bob.submit(sh("sleep 600"), needs=SMALL)
-        async for event in job.events():
-            if isinstance(event, TaskPlaced):
-                break
-        assert world.leases() == 1
-    assert world.leases() == 0
-
-
 async def test_what_is_not_on_the_disk_is_not_promised(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,19 +293,6 @@ async def test_whoever_waits_is_told_when_the_disk_fails_and_resume_has_it_later
 
         await until(stored)
         assert printed(await (await bob.job(job.job_id))) == ["0", "1", "2"]
-
-
-async def test_a_job_that_is_refused_is_not_kept(world: World) -> None:
-    none = PeerParameters(dispatch=DispatchParameters(max_jobs=0))
-    async with world.bob(parameters=none) as bob:
-        job = await bob.submit(sh("echo no"), needs=SMALL)
-        with pytest.raises(InvalidInput, match="wait for one to end"):
-            await job
-
-        async def forgotten() -> bool:
-            return await bob.kept() == ()
-
-        await until(forgotten)
 
 
 async def test_a_submission_that_is_cancelled_leaves_nothing(
