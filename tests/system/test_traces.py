@@ -5,11 +5,20 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    SimpleSpanProcessor,
+    SpanExporter,
+    SpanExportResult,
+)
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -68,6 +77,45 @@ async def test_every_step_of_a_job_is_a_span_below_the_callers(tmp_path: Path) -
         assert span.start_time is not None
         assert span.end_time is not None
         assert span.start_time <= span.end_time
+
+
+class Collector(BaseHTTPRequestHandler):
+    """OTLP over HTTP, as OpenTelemetry's own collector takes it."""
+
+    exported: ClassVar[list[ExportTraceServiceRequest]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.exported.append(ExportTraceServiceRequest.FromString(body))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+async def test_a_collector_gets_every_span_of_a_job_below_the_callers(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        exporter = OTLPSpanExporter(f"http://127.0.0.1:{server.server_port}/v1/traces")
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        await spans_of(tmp_path, provider, ProcessSpec(("true",)))
+        provider.shutdown()  # what is left goes to the collector first
+        server.shutdown()
+        serving.join()
+    spans = [
+        span
+        for request in Collector.exported
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    (request,) = [span for span in spans if span.name == "request"]
+    trace = {span.span_id: span for span in spans if span.trace_id == request.trace_id}
+    assert {span.name for span in trace.values()} >= {"formation.job", "formation.run"}
+    assert all(span is request or span.parent_span_id in trace for span in trace.values())
 
 
 class Stuck(SpanExporter):
