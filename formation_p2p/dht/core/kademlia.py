@@ -225,7 +225,7 @@ class Kademlia(Generic[R]):
             alpha=alpha,
             spare=spare,
             parameters=ours,
-            there=self.table.there(known, now.mono_s) if wants_peers else (),
+            there=self.table.there(known, now.mono_s) if wants_peers else frozenset(),
         )
         return self.operations.search(lookup, request, now, cause)
 

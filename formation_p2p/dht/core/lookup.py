@@ -10,7 +10,7 @@ was measured (docs/decisions, 6); S/Kademlia's disjoint paths were, and are not 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -118,7 +118,7 @@ class Lookup:
         spare: int = 0,
         parameters: DhtParameters = DhtParameters(),
         key_of: Callable[[PeerId], Key] = key_of_peer,
-        there: Container[PeerId] = (),
+        there: Set[PeerId] = frozenset(),
     ) -> None:
         self.target = target
         self.asked = 0
@@ -140,8 +140,7 @@ class Lookup:
         self._hear_of(seeds, self._table)
         # Not asked, the farthest first: whom they would name, the nearer ones know better. As many
         # are asked as a search for records believes, and not those alone who crowd around the key.
-        crowded = crowding(self._known[peer_id].subnets for _, peer_id in self._candidates)
-        far = list(compress(self._candidates, map(not_, crowded)))[parameters.beta :]
+        far = self._not_crowded(self._candidates)[parameters.beta :] if there else []
         self._taken = [place for place in reversed(far) if place[1] in there]
         for place in self._taken:
             self._candidates.remove(place)
@@ -264,9 +263,12 @@ class Lookup:
     def _apart(self) -> list[tuple[int, PeerId]]:
         """Those asked and not failed, less those of crowded subnets."""
         if self._apart_now is None:
-            crowded = crowding(self._known[peer_id].subnets for _, peer_id in self._nearest)
-            self._apart_now = list(compress(self._nearest, map(not_, crowded)))
+            self._apart_now = self._not_crowded(self._nearest)
         return self._apart_now
+
+    def _not_crowded(self, places: list[tuple[int, PeerId]]) -> list[tuple[int, PeerId]]:
+        crowded = crowding(self._known[peer_id].subnets for _, peer_id in places)
+        return list(compress(places, map(not_, crowded)))
 
     def _is_crowded(self, place: tuple[int, PeerId]) -> bool:
         """Whether as many nearer ones of one of its subnets were asked as a bucket would take."""
@@ -309,10 +311,10 @@ class Lookup:
             peer_id = contact.peer_id
             if peer_id == self._own or not (contact.addresses or namer is self._table):
                 continue  # a seed without addresses may be connected
-            known = self._known.get(peer_id)
+            known, places = self._known.get(peer_id), _places(contact.addresses)
             if known is None:
-                place = _places(contact.addresses)[0]
-                known = _Known(Contact(peer_id, place), subnets(place))
+                here = contact if len(places) == 1 else Contact(peer_id, places[0])
+                known = _Known(here, subnets(here.addresses))
                 self._known[peer_id] = known
                 insort(self._candidates, self._place(peer_id))
             elif known.state is PeerState.ANSWERED or namer in known.namers:
@@ -320,10 +322,11 @@ class Lookup:
             known.namers.append(namer)
             if known.state is PeerState.WAITING:
                 namer.waiting += 1
-            for place in _places(contact.addresses):
+            for place in places:
                 if place in known.places or len(known.places) < self._parameters.max_places:
                     known.places[place] = known.places.get(place, 0) + 1
-            self._revive(known)
+            if known.state is PeerState.FAILED:
+                self._revive(known)
         self._forget()
 
     def _revive(self, known: _Known) -> None:

@@ -11,7 +11,7 @@ anyone else dialled; go-libp2p's AutoNAT for the times and the rates.
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
@@ -71,11 +71,15 @@ def subnets(addresses: tuple[str, ...]) -> frozenset[Subnet]:
 def crowding(places: Iterable[frozenset[Subnet]]) -> list[bool]:
     """Of peers that lie in these subnets, the most wanted first: whether so many of one of its
     subnets come before it as a bucket would take."""
-    before: Counter[Subnet] = Counter()
+    before: dict[Subnet, int] = {}
     crowded = []
     for where in places:
-        crowded.append(any(before[subnet] >= subnet.width.in_bucket for subnet in where))
-        before.update(where)
+        is_crowded = False
+        for subnet in where:
+            count = before.get(subnet, 0)
+            is_crowded |= bool(count) and count >= subnet.width.in_bucket
+            before[subnet] = count + 1
+        crowded.append(is_crowded)
     return crowded
 
 

@@ -58,6 +58,7 @@ class RoutingTable:
         self._key_of = key_of
         # By the bit length of the distance from us: the longer, the shorter the common prefix.
         self._buckets: dict[int, _Bucket] = {}
+        self._live = 0  # in all of them
         self._in_subnet: Counter[Subnet] = Counter()
         self._at: dict[str, PeerId] = {}
         self._ours: frozenset[Subnet] = frozenset()
@@ -204,7 +205,7 @@ class RoutingTable:
                 yield seen.contact
 
     def __len__(self) -> int:
-        return sum(len(bucket.live) for bucket in self._buckets.values())
+        return self._live
 
     def looked_into(self, key: Key, now_s: float) -> None:
         """A lookup of this key found a peer: its bucket is fresh."""
@@ -272,12 +273,14 @@ class RoutingTable:
     def _enter(self, bucket: _Bucket, seen: _Seen) -> None:
         self._closest.clear()
         bucket.live[seen.contact.peer_id] = seen
+        self._live += 1
         self._in_subnet.update(seen.subnets)
         self._at.update(dict.fromkeys(seen.endpoints, seen.contact.peer_id))
 
     def _remove(self, bucket: _Bucket, peer_id: PeerId) -> None:
         self._closest.clear()
         gone = bucket.live.pop(peer_id)
+        self._live -= 1
         for subnet in gone.subnets:
             self._in_subnet[subnet] -= 1
             if not self._in_subnet[subnet]:
