@@ -37,10 +37,7 @@ StreamHandler = Callable[[MuxedStream, "Connection"], Awaitable[None]]
 
 
 class Connection:
-    """In place of `libp2p/network/connection/swarm_connection.py`, whose :92 logs through the
-    root logger (which configures logging for the whole program), whose :218 sleeps 0.1 s at
-    each end of a connection, and in which an error of one stream's handler (:309) ends them all.
-    """
+    """With one peer. An error of one stream's handler ends no other stream."""
 
     def __init__(
         self,
@@ -250,7 +247,6 @@ class Connection:
             log.debug("a stream of %s ends: %r", self.peer, error)
             stream.abort(f"ended here: {error}")
         except Exception:
-            # `libp2p/host/basic_host.py:1554`: there, what a handler raises ends the host.
             log.exception("a handler failed on a stream of %s; the stream is reset", self.peer)
             stream.abort("failed here")
         else:

@@ -1,9 +1,4 @@
-"""Dialling peers: each address once at a time, and several addresses of a peer in one dial.
-
-In place of `libp2p/network/swarm.py`, which dials one of several TCP addresses (:883), waits 250 ms
-after it succeeded (:936), and does not dial a peer again for a minute after it could not be reached
-(:752).
-"""
+"""Dialling peers: each address once at a time, and several addresses of a peer in one dial."""
 
 from __future__ import annotations
 

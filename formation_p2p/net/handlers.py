@@ -1,12 +1,5 @@
 """What is done with what comes in: by the shell, and on the streams that peers open, where
-protocols are served by name, identify and ping.
-
-In place of `libp2p/host/basic_host.py` of 0.8.1, which
-
-- :1522 ends on a negotiation that is not UTF-8 (see `transport/negotiation.py`);
-- :1210 identifies peers in a trio system task, whose errors end the thread; our connections do it
-  themselves.
-"""
+protocols are served by name, identify and ping."""
 
 from __future__ import annotations
 
@@ -146,7 +139,7 @@ class StreamHandlers:
 
 
 async def _pong(stream: MuxedStream, connection: Connection) -> None:
-    """Serve ping, which keeps nothing of a peer (`libp2p/host/ping.py:181` keeps a set)."""
+    """Serve ping, which keeps nothing of a peer."""
     payload = bytearray(PING_BYTES)
     while True:
         try:

@@ -1,10 +1,5 @@
 """identify: what a peer says of itself, above all where it can be dialled.
 
-py-libp2p 0.8.1's own client (`libp2p/host/basic_host.py:1210`) runs as a trio system task,
-where an error ends the whole thread, and parses up to 1,000 addresses of a message of 1 MiB;
-its server (`libp2p/identity/identify/identify.py:220`) makes a peer that asks a node
-that does not listen wait for half a second.
-
 Source: libp2p identify specification 1.0.0.
 """
 

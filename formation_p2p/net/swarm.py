@@ -1,15 +1,4 @@
-"""The connections of a node: listening, and how many there may be of which kind.
-
-In place of py-libp2p 0.8.1's `libp2p/network/swarm.py`, which
-
-- :1982 takes a place for each inbound connection and gives it back only when the swarm ends
-  (:2060). Here the connections that are there are counted.
-- :883, :936, :752 dials slowly, and not again (see `dialler.py`).
-- :1945 tells nothing of a listen that failed.
-- :443 leaks the sockets of connections; closing takes 0.2 s for each, in turn.
-- :393 starts the auto-connector, which (`libp2p/network/auto_connector.py:300`) dials known
-  peers whenever there are fewer than half of `high_watermark` connections, low ones or not.
-"""
+"""The connections of a node: listening, and how many there may be of which kind."""
 
 from __future__ import annotations
 

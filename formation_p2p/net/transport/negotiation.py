@@ -1,12 +1,8 @@
 """multistream-select: which protocol a connection or stream speaks.
 
-py-libp2p 0.8.1's own (`libp2p/protocol_muxer/multiselect_communicator.py:58`) decodes what it
-reads without a guard, so that a byte that is not UTF-8 leaves the negotiation as an exception
-nothing catches and ends the host; it reads a message of any announced length
-(`libp2p/utils/varint.py:155`), and it answers proposals without end. It also takes two round
-trips where none is needed: who proposes has one protocol to choose from, so what is to be said in
-it may follow `offer` at once. Only what is read must wait for `confirm`, and so must the side that
-takes anything that was said for heard.
+Who proposes has one protocol to choose from, so what is to be said in it may follow `offer` at
+once. Only what is read must wait for `confirm`, and so must the side that takes anything that was
+said for heard.
 
 Source: multistream-select 1.0 specification.
 """

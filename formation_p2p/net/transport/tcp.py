@@ -1,4 +1,4 @@
-"""TCP as libp2p's transport, with what py-libp2p 0.8.1's own lacks.
+"""TCP as libp2p's transport.
 
 It reads exactly what is asked for, from a buffer; it never writes after a write that was torn;
 it binds a port alone and says so when it cannot; and the kernel gives up on a dead peer.
@@ -124,11 +124,7 @@ _NO_FAMILY: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPP
 class TcpStream(RawStream):
     """One connected socket. One task may read and one may write at a time.
 
-    `libp2p/io/trio.py:34`: a cancelled write there leaves half a message on the wire and the
-    next one is taken for its rest. Here a torn write is the last one.
-    `libp2p/io/utils.py:49`: `read_exactly` gives up after 100 reads, so that a Noise message
-    that arrives in small segments breaks the connection. Here `read(n)` waits for all `n`.
-    `libp2p/io/trio.py:104`: the address of an IPv6 peer is a tuple of four and is dropped there.
+    A torn write is the last one: the next would be taken for its rest. `read(n)` waits for all `n`.
     """
 
     def __init__(self, stream: trio.SocketStream, *, from_own_port: bool = False) -> None:
@@ -312,8 +308,8 @@ async def bind(address: TcpAddress, own_port: OwnPort) -> trio.socket.SocketType
     """A socket that listens, whose port is then one to dial from. Raises LocalError, saying why
     there is none.
 
-    `libp2p/transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that two processes share a port
-    and each gets half of the connections. Here the second one fails. On `::` there is no IPv4.
+    Without SO_REUSEPORT, by which two processes would share a port and each get half of the
+    connections: the second one fails. On `::` there is no IPv4.
     """
     try:
         (listener,) = await trio.open_tcp_listeners(
@@ -339,11 +335,7 @@ async def accept_all(
     handler: Callable[[TcpStream], Awaitable[None]],
     scope: trio.CancelScope,
 ) -> None:
-    """Accept until `scope` is cancelled. Raises OSError where the socket breaks.
-
-    `libp2p/transport/tcp/tcp.py:303` accepts in a trio system task, where an error ends the
-    whole thread; here the caller's nursery does.
-    """
+    """Accept until `scope` is cancelled. Raises OSError where the socket breaks."""
 
     async def accepted(stream: TcpStream) -> None:
         try:

@@ -46,11 +46,8 @@ _ROOMS: Final = Rooms(_ROOM_BYTES)
 class NoiseStream:
     """The session, straight on what carries it.
 
-    py-libp2p 0.8.1's own (`libp2p/security/secure_session.py:135` on `security/noise/io.py:81`)
-    goes to the socket twice for each message, for its length and for the rest, through six layers
-    each time: a third of what a small request costs. Here messages that have arrived are opened
-    without another wait, and where they lie; a small one is written by the task that has it,
-    without a task in between.
+    Messages that have arrived are opened without another wait, and where they lie; a small one is
+    written by the task that has it, without a task in between.
     """
 
     def __init__(self, secured: Secured, raw: RawStream, *, is_initiator: bool) -> None:

@@ -2,15 +2,8 @@
 
 What waits to be written is in `writer.py`, the windows in `stream.py`, round trips in `pings.py`.
 
-py-libp2p 0.8.1's own muxer (`libp2p/stream_muxer/yamux/yamux.py`) is replaced rather than
-subclassed, since what is wrong lies in its three loops:
-
-- :1315, :1433, :1546 log that a peer overruns its window, and keep the bytes all the same;
-- :288 a writer gives up after five seconds of a full window, and polls every 10 ms until then;
-- :703 sends pings and never acts on one that stays unanswered;
-- :1377, :1487 the reader waits for the write lock to acknowledge and to pong, so that two peers
-  that write much at once wait for each other;
-- :1293 any number of streams may be opened to us.
+A peer that overruns its window, or does not answer pings, ends the connection. The reader never
+waits for the writer: two peers that write much at once would wait for each other.
 
 Source: hashicorp/yamux specification; libp2p yamux specification.
 """
