@@ -49,11 +49,6 @@ from formation_p2p.trust.core.root_keys import KeySet
 from formation_p2p.trust.core.split_root import GrantRequest, renewal_of, request_of, root_of
 from formation_p2p.workload.core.scope import NOWHERE, Place
 
-# A folder that is for its owner alone: small files of text and private keys.
-#
-# A file is written whole or not at all, what is open to others is refused, and processes that come
-# at once take turns.
-
 _log = logging.getLogger(__name__)
 
 # The lock is held for as long as it takes to write two small files.

@@ -159,6 +159,7 @@ def test_the_widest_of_each_limit_can_be_said() -> None:
 def test_a_priority_is_weighed_and_never_past_the_highest_allowed() -> None:
     weighed = Rights(NOW, max_priority=10, weight_milli=1500)
     assert [weighed.weighed(priority) for priority in (0, 1, 2, 5, 7, 10)] == [0, 2, 3, 8, 10, 10]
+    assert Rights(NOW, weight_milli=1499).weighed(1) == 1
     assert (Rights(NOW).weighed(7), Rights(NOW).weight_milli) == (7, 1000)
 
 
@@ -240,6 +241,9 @@ def test_denials_are_distinct_and_say_why() -> None:
     for said, expected in reasons:
         assert expected in said
     assert str(check(b"", KEY, ALICE, WORK, NOW)) == "not allowed to work: no grant was shown"
+    assert str(check(b"", KEY, ALICE, None, NOW)) == "not allowed to belong: no grant was shown"
+    lowest = issue(ROOT, Rights(NOW + DAY, max_priority=0), ALICE)
+    assert check(lowest, KEY, ALICE, SUBMIT, NOW) is None
 
 
 def test_a_grant_is_good_until_its_very_expiry() -> None:
