@@ -58,6 +58,14 @@ def test_a_worker_has_a_slice_before_its_lease_has_used_anything() -> None:
     assert circle.escrows["alice"].counts == {"held": 1, "refused": 0, "unanswered": 0}
 
 
+@pytest.mark.parametrize(("milli_hours", "slice_s"), [(50, 20), (10_000, 300)])
+def test_a_slice_is_neither_too_short_to_be_of_use_nor_long(milli_hours: int, slice_s: int) -> None:
+    circle = Circle()
+    circle.work("alice")
+    circle.lease("alice", "bob", grant_of("bob", Quota(cpu_milli_hours=milli_hours)))
+    assert circle.status("alice").allowed == Used(slice_s * CORE.cpu_milli_s, 0)
+
+
 def test_the_next_slice_is_asked_for_just_before_the_last_is_used_up() -> None:
     circle = one()
     circle.passed.clear()
