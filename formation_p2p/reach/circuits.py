@@ -191,18 +191,6 @@ class CircuitStream(RawStream):
         self._torn = False
         return not self._unsent
 
-    def expect(self, size: int) -> None:
-        """The reader has what is there in each turn of the loop."""
-
-    def settle(self) -> None:
-        """It holds no more as it is."""
-
-    def hurry(self) -> None:
-        """It never waits for more."""
-
-    def hold_unsent(self, size: int) -> None:
-        """The windows of the stream bound it."""
-
     async def close(self) -> None:
         """At once, even when cancelled."""
         self._width.narrow()

@@ -322,18 +322,6 @@ class ResumedStream(RawStream):
             await self._changed.park()
         return True
 
-    def expect(self, size: int) -> None:
-        """The reader has what is there in each turn of the loop."""
-
-    def settle(self) -> None:
-        """It holds no more as it is."""
-
-    def hurry(self) -> None:
-        """It never waits for more."""
-
-    def hold_unsent(self, size: int) -> None:
-        """What one circuit carries bounds it."""
-
     def get_remote_address(self) -> tuple[str, int] | None:
         """None: that of the relay says nothing of the peer."""
         return None

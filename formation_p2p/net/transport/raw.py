@@ -54,20 +54,19 @@ class RawStream(ABC):
         """Wait until more is taken of what `write_now` left over. Returns whether that is all of
         it. Raises ConnectionClosedError."""
 
-    @abstractmethod
+    # Hints, for a stream that can make use of them.
+    # ruff: noqa: B027
+
     def hold_unsent(self, size: int) -> None:
         """Let so much be taken ahead of what the link carries."""
 
-    @abstractmethod
     def expect(self, size: int) -> None:
         """So many bytes are sure to come, with those that have and are not taken: `fill` may wait
         for some of them together."""
 
-    @abstractmethod
     def settle(self) -> None:
         """Nothing is read for a while: hold no more than what has come and was not taken."""
 
-    @abstractmethod
     def hurry(self) -> None:
         """`fill` is to wait for whatever comes next."""
 
