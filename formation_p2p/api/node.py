@@ -20,6 +20,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.features.dask.node import DaskNode
 from formation_p2p.features.gangs.api.node import GangNode
 from formation_p2p.features.gateway.api.node import GatewayNode
+from formation_p2p.features.libp2p.node import Libp2pNode
 from formation_p2p.features.services.api.node import ServiceNode
 from formation_p2p.peer.feature import FEATURES
 from formation_p2p.placement.core.task_options import (
@@ -36,7 +37,16 @@ from formation_p2p.workload.core.process import ProcessResult, ProcessSpec, one_
 from formation_p2p.workload.core.work import Work
 
 
-class Node(GatewayNode, ServiceNode, DaskNode, GangNode, CallingNode, LendingNode, AskingNode):
+class Node(
+    GatewayNode,
+    ServiceNode,
+    DaskNode,
+    GangNode,
+    Libp2pNode,
+    CallingNode,
+    LendingNode,
+    AskingNode,
+):
     """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`, or
     `node = await Node.join(...)` and `await node.close()`.
 

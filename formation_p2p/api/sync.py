@@ -27,6 +27,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.features.dask.node import SyncDask
 from formation_p2p.features.gangs.api.sync import SyncGangs
 from formation_p2p.features.gateway.api.node import SyncGateway
+from formation_p2p.features.libp2p.node import SyncLibp2p
 from formation_p2p.features.services.api.sync import SyncServices
 from formation_p2p.reach.core.own_addresses import Reached
 from formation_p2p.workload.core.blob import Blob
@@ -35,7 +36,9 @@ from formation_p2p.workload.core.scope import Scope
 T = TypeVar("T")
 
 
-class SyncNode(SyncGateway, SyncServices, SyncDask, SyncGangs, Synchronous[Node], NodeBase):
+class SyncNode(
+    SyncGateway, SyncServices, SyncDask, SyncGangs, SyncLibp2p, Synchronous[Node], NodeBase
+):
     """A `Node` on an asyncio loop in a thread of its own. Every call blocks until it is done;
     Ctrl-C cancels it. `Node` says what each does and raises; `map` returns the list, and
     `executor` brings one result after the other, also of what has no end (`NodeExecutor.map`).

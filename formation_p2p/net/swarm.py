@@ -113,6 +113,9 @@ class Swarm:
         """Whether a router may have let in a connection from there only because we dialled."""
         self.bound: list[TcpAddress] = []
         """The addresses listened on."""
+        self.followers: set[Callable[[Connection], None]] = set()
+        """Are told of a connection when it is there, when its peer says what it is, and when it is
+        over. Must not raise."""
         self._listening: list[trio.CancelScope] = []
         self._table: dict[PeerId, list[Connection]] = {}
 
@@ -185,7 +188,8 @@ class Swarm:
         connection.on_other_version = self.on_other_version
         connection.on_introduced = self.on_introduced
         connection.on_observed = self.on_observed
-        connection.on_identified = self.on_identified
+        connection.on_identified = self._identified
+        self._tell(connection)
         self.nursery.start_soon(self._run_connection, connection)
         self.dialler.connected(connection)
         if connection.via is not None and connection.inbound:
@@ -198,6 +202,14 @@ class Swarm:
         self.adopt(connection)
         self.on_dialling(connection)
 
+    def _identified(self, connection: Connection, said: Identified) -> None:
+        self.on_identified(connection, said)
+        self._tell(connection)
+
+    def _tell(self, connection: Connection) -> None:
+        for follower in tuple(self.followers):
+            follower(connection)
+
     async def _run_connection(self, connection: Connection) -> None:
         try:
             await connection.run(self.serve)
@@ -208,6 +220,7 @@ class Swarm:
             connection.abort("the network is closing")
             siblings = self._table[connection.peer]
             siblings.remove(connection)
+            self._tell(connection)
             if not siblings:
                 del self._table[connection.peer]
                 self.on_disconnected(connection.peer)

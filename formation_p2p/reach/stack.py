@@ -131,9 +131,9 @@ class Stack:
                     self._moves.begin(self.swarm)
                     self._runs = True
                     elsewhere = self.punching.network_changed
-                    self._nursery.start_soon(self._moves.tell, self._tell, self._push, elsewhere)
+                    self._nursery.start_soon(self._moves.tell, self._tell, self.push, elsewhere)
                     self._nursery.start_soon(self._moves.follow, self.swarm)
-                    self._nursery.start_soon(self.witness.run, self.connections, self._push)
+                    self._nursery.start_soon(self.witness.run, self.connections, self.push)
                     if self._listen:
                         self.reserving.begin()
                         self._nursery.start_soon(self.autonat.verify)
@@ -242,7 +242,8 @@ class Stack:
         """After any call of `own`: whatever is new is told to the shell and to all peers, soon."""
         self._moves.changed()
 
-    def _push(self) -> None:
+    def push(self) -> None:
+        """Tell the peers that do not know it what our addresses and protocols are now."""
         for connection in self.swarm.all():
             if not self.served.has_told(connection):
                 self._introduce(connection)
@@ -343,7 +344,7 @@ class Stack:
         unlisted = frozenset() if serving else of_servers
         if unlisted != self.served.unlisted:
             self.served.unlisted = unlisted
-            self._push()
+            self.push()
 
     def path_to(self, peer: PeerId) -> Path | None:
         """How a peer is reached now; None where it is not connected."""
