@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import trio
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import RemoteError
+from formation_p2p.core.errors import RemoteError, Unreachable
 from formation_p2p.core.identity import PeerId
 from formation_p2p.dht.core.rpc import InboundConnection, PeerIdentified
 from formation_p2p.leases.core.session import Disconnected, Undelivered
@@ -86,7 +86,9 @@ class StreamHandlers:
     async def serve(self, stream: MuxedStream, connection: Connection) -> None:
         with trio.fail_after(NEGOTIATION_S):
             protocol = await net_negotiation.agree(stream, self.by_protocol)
-        await self.by_protocol[protocol](stream, connection)
+        if (handler := self.by_protocol.get(protocol)) is None:
+            raise Unreachable(f"{protocol} was taken back meanwhile")
+        await handler(stream, connection)
 
     async def push(self, connection: Connection) -> None:
         """Tell a peer of our addresses and protocols, unasked. A request that is sent to it now

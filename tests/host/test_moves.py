@@ -313,7 +313,7 @@ async def test_a_peer_that_was_told_the_same_is_not_told_again() -> None:
         await alice.ask(bob, b"hello")
         await until(lambda: pushes)
         before = pushes
-        alice.stack._push()
+        alice.stack.push()
         await wait_all_tasks_blocked(IDLE_S)
         assert pushes == before
         alice.stack.advertise(False)

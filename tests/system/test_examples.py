@@ -183,6 +183,12 @@ def test_who_comes_second_has_its_turn() -> None:
     assert who == "dave is done while bob has more to do: True"
 
 
+def test_an_application_of_py_libp2p_shares_the_ports_of_two_nodes() -> None:
+    with running("-m", "examples.py_libp2p_host", forked=True) as hosted:
+        assert hosted.ended(within_s=EXAMPLE_S) == 0, hosted.output
+    assert besides_warning(hosted.output).splitlines() == ["hello bob", "[1, 2, 3]"]
+
+
 def test_two_of_three_owners_ban_the_third() -> None:
     with running("-m", "examples.charter", forked=True) as banned:
         assert banned.ended(within_s=EXAMPLE_S) == 0, banned.output

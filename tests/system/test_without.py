@@ -29,14 +29,15 @@ LACKING = """
 import sys
 class Lacking:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("dask", "distributed", "fastapi", "h11", "httpx2"):
+        if name.partition(".")[0] in ("dask", "distributed", "fastapi", "h11", "httpx2", "libp2p"):
             raise ImportError(name)
 sys.meta_path.insert(0, Lacking())
 from formation_p2p import SyncNode
 with SyncNode.join(home=sys.argv[1], listen=("/ip4/127.0.0.1/tcp/0",)) as node:
-    for name in ("dask", "gateway"):
+    wanted = {"dask": node.dask, "gateway": node.gateway, "libp2p": lambda: node.libp2p_host(print)}
+    for name, call in wanted.items():
         try:
-            getattr(node, name)()
+            call()
         except ImportError as error:
             assert f"pip install 'formation_p2p[{name}]'" in str(error), error
         else:

@@ -1,15 +1,16 @@
-"""py-libp2p's IHost, whose streams are carried by the connections of a node."""
+"""py-libp2p's host and network, whose streams are carried by the connections of a node."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
-from libp2p.abc import IHost, IPeerStore
+from libp2p.abc import CMInfo, IHost, INetConn, INetworkService, IPeerStore
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import PrivateKey, PublicKey
 from libp2p.custom_types import StreamHandlerFn, TProtocol
@@ -19,12 +20,85 @@ from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
 
 from formation_p2p.core.identity import Identity
-from formation_p2p.features.libp2p.network import CONNECT_S, HostedNetwork
-from formation_p2p.features.libp2p.streams import HostedStream, of_the_node
+from formation_p2p.features.libp2p.application import Application
+from formation_p2p.features.libp2p.streams import HostedStream, answers, of_the_node
 from formation_p2p.reach.stack import Stack
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+# Addresses that the application connects to are kept so long.
+CONNECT_S: Final = 120
+# The health of connections, which the node measures for itself (docs/how-to/watch.md).
+_UNMEASURED: Final[Any] = answers({})
+
+
+class HostedNetwork(Application, TagStore, INetworkService):
+    """Its tags are kept, and protect nothing: the node decides which connections it keeps."""
+
+    connection_gate = None
+
+    def get_peer_id(self) -> ID:
+        return ID.from_base58(self.stack.swarm.me)
+
+    def get_connections(self, peer_id: ID | None = None) -> list[INetConn]:
+        of_all = itertools.chain(*self.connections.values())
+        return list(of_all if peer_id is None else self.connections.get(peer_id, ()))
+
+    def get_connections_map(self) -> dict[ID, list[INetConn]]:
+        return {peer_id: list(each) for peer_id, each in self.connections.items()}
+
+    def get_connection(self, peer_id: ID) -> INetConn | None:
+        return next(iter(self.get_connections(peer_id)), None)
+
+    def get_total_connections(self) -> int:
+        return len(self.get_connections())
+
+    def get_metrics(self) -> dict[str, int]:
+        total = self.get_total_connections()
+        outbound = sum(each.muxed_conn.is_initiator for each in self.get_connections())
+        return {"total": total, "inbound": total - outbound, "outbound": outbound}
+
+    def get_conn_mgr_info(self) -> CMInfo:
+        most = self.stack.parameters.max_inbound + self.stack.parameters.max_outbound
+        return CMInfo(0, most, self.get_total_connections(), 0.0, None)
+
+    async def dial_peer(self, peer_id: ID) -> list[INetConn]:
+        await self.dialled(peer_id)
+        return self.get_connections(peer_id)
+
+    async def dial_addr(
+        self, addr: Multiaddr, peer_id: ID, source: tuple[str, int] | None = None
+    ) -> INetConn:
+        return self.hosted_by(await self.dialled(peer_id, [addr]))
+
+    async def new_stream(self, peer_id: ID) -> HostedStream:
+        """One whose protocol the caller negotiates: see `open`."""
+        return await self.hosted_by(await self.dialled(peer_id)).open_stream()
+
+    async def listen(self, *multiaddrs: Multiaddr) -> bool:
+        """The node listens already, at its own addresses."""
+        return True
+
+    async def close(self) -> None:
+        self.end()
+
+    async def close_peer(self, peer_id: ID) -> None:
+        """Reset the application's streams with the peer, and end its connections, unless the node
+        needs these."""
+        for connection in self.get_connections(peer_id):
+            await connection.close()
+
+    set_stream_handler = of_the_node("negotiating streams")
+    dial_addr_as_responder = of_the_node("dialling as a responder")
+    upgrade_outbound_raw_conn = upgrade_inbound_raw_conn = of_the_node("upgrading a connection")
+    run = get_manager = of_the_node("running the network")
+    get_peer_health_summary = get_global_health_summary = _UNMEASURED
+    export_health_metrics = answers("{}")
+
+    async def get_health_monitor_status(self) -> dict[str, Any]:
+        return {"enabled": False}
 
 
 class Host(IHost):
@@ -70,8 +144,7 @@ class Host(IHost):
     def get_connected_peers(self) -> list[ID]:
         return list(self._network.connections)
 
-    def get_live_peers(self) -> list[ID]:
-        return self.get_connected_peers()
+    get_live_peers = get_connected_peers
 
     def run(
         self, listen_addrs: Sequence[Multiaddr], *, task_status: Any = trio.TASK_STATUS_IGNORED
@@ -113,24 +186,14 @@ class Host(IHost):
     async def close(self) -> None:
         await self._network.close()
 
-    def get_metrics_recv_channel(self) -> None:
-        return None
-
-    def get_connection_health(self, peer_id: ID) -> dict[str, Any]:
-        return self._network.get_peer_health_summary(peer_id)
-
-    def get_network_health_summary(self) -> dict[str, Any]:
-        return self._network.get_global_health_summary()
-
-    def export_health_metrics(self, format: str = "json") -> str:
-        return self._network.export_health_metrics(format)
-
     async def get_health_monitor_status(self) -> dict[str, Any]:
         return await self._network.get_health_monitor_status()
 
+    get_metrics_recv_channel = answers(None)
+    get_connection_health = get_network_health_summary = _UNMEASURED
+    export_health_metrics = answers("{}")
     initiate_autotls_procedure = of_the_node("a certificate")
-    upgrade_outbound_connection = of_the_node("upgrading a connection")
-    upgrade_inbound_connection = of_the_node("upgrading a connection")
+    upgrade_outbound_connection = upgrade_inbound_connection = of_the_node("upgrading a connection")
 
 
 async def hosted(

@@ -31,6 +31,11 @@ def of_the_node(what: str) -> Any:
     return refused
 
 
+def answers(value: object) -> Any:
+    """A method of py-libp2p's interfaces that has one answer here."""
+    return lambda *args, **kwargs: value
+
+
 class HostedStream(INetStream, IMuxedStream):
     """Any number of tasks may read and write: each call has its turn.
 

@@ -1,4 +1,4 @@
-"""The connections of a node as py-libp2p's network, for the streams of one application."""
+"""The streams of one application of py-libp2p, and the node's connections as it sees them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any, Final
 
 import trio
-from libp2p.abc import CMInfo, INetConn, INetworkService, INotifee, IPeerStore
+from libp2p.abc import IListener, INetConn, INotifee, IPeerStore
 from libp2p.custom_types import StreamHandlerFn, TProtocol
 from libp2p.host.exceptions import HostException, StreamFailure
 from libp2p.io.exceptions import IOException
 from libp2p.network.exceptions import SwarmException
-from libp2p.network.tag_store import TagStore
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore, PeerStoreError
 from libp2p.protocol_muxer.multiselect import Multiselect
@@ -23,7 +22,7 @@ from multiaddr import Multiaddr
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation, Unreachable
 from formation_p2p.core.identity import peer_id_from_bytes
-from formation_p2p.features.libp2p.streams import HostedConnection, HostedStream, of_the_node
+from formation_p2p.features.libp2p.streams import HostedConnection, HostedStream
 from formation_p2p.net.connection import Connection
 from formation_p2p.net.places import Places
 from formation_p2p.net.transport.negotiation import NotSpoken
@@ -41,13 +40,12 @@ MAX_STREAMS_OF_PEER: Final = 32
 RESERVED: Final = "/formation/"
 # What identify tells of a peer is kept so long; py-libp2p's peerstore bounds of how many peers.
 LEARNT_S: Final = 3600
-CONNECT_S: Final = 120
 # Handlers that fail are told to the log so often, with what failed; the others at level DEBUG.
 FAILURES_PER_S: Final = 1
 
 
-class HostedNetwork(TagStore, INetworkService):
-    """Its tags are kept, and protect nothing: the node decides which connections it keeps."""
+class Application:
+    """The part of `HostedNetwork` (host.py) that does the work."""
 
     is_closed = False
 
@@ -55,10 +53,9 @@ class HostedNetwork(TagStore, INetworkService):
         super().__init__()
         self.peerstore: IPeerStore = PeerStore()
         self.connections: dict[ID, list[INetConn]] = {}
-        self.listeners = {}
-        self.connection_gate = None
-        self.mux = HostedProtocols(self)
-        self._stack, self._nursery = stack, nursery
+        self.listeners: dict[str, IListener] = {}
+        self.mux = Protocols(self)
+        self.stack, self._nursery = stack, nursery
         self._notifees: list[INotifee] = []
         self._hosted: dict[Connection, HostedConnection] = {}
         self._streams: set[HostedStream] = set()
@@ -74,15 +71,15 @@ class HostedNetwork(TagStore, INetworkService):
 
     def check_name(self, protocol: TProtocol) -> None:
         """Raises InvalidInput, HostException."""
-        self._check()
-        spoken = protocol in self._stack.served.by_protocol and protocol not in self.mux.handlers
+        self.check()
+        spoken = protocol in self.stack.served.by_protocol and protocol not in self.mux.handlers
         if spoken or protocol.startswith(RESERVED):
             why = f"the node, or another host on it, speaks {protocol}; choose another name"
             raise InvalidInput("protocol_id", why)
 
     def serve(self, protocol: TProtocol, handler: StreamHandlerFn | None) -> None:
         """None: no more. Peers are told soon."""
-        by_protocol = self._stack.served.by_protocol
+        by_protocol = self.stack.served.by_protocol
         if handler is None:
             by_protocol.pop(protocol, None)
         else:
@@ -93,7 +90,7 @@ class HostedNetwork(TagStore, INetworkService):
 
     async def _tell_names(self) -> None:
         self._is_telling = False
-        self._stack.push()
+        self.stack.push()
 
     async def _serve(
         self,
@@ -125,7 +122,7 @@ class HostedNetwork(TagStore, INetworkService):
     def _opened(
         self, stream: MuxedStream, connection: Connection, protocol: TProtocol | None = None
     ) -> HostedStream:
-        hosted = HostedStream(stream, self._hosted_by(connection), protocol)
+        hosted = HostedStream(stream, self.hosted_by(connection), protocol)
         self._streams.add(hosted)
         stream.on_over = partial(self._over, hosted)
         if stream.broken is not None:
@@ -146,16 +143,19 @@ class HostedNetwork(TagStore, INetworkService):
         if connection.fleeting:
             return
         if not connection.is_closed:
-            self._learn(self._hosted_by(connection))
+            self._learn(self.hosted_by(connection))
         elif (gone := self._hosted.pop(connection, None)) is not None:
             gone.over.set()
             self.connections[gone.peer_id].remove(gone)
             if not self.connections[gone.peer_id]:
                 del self.connections[gone.peer_id]
 
-    def _hosted_by(self, connection: Connection) -> HostedConnection:
+    def hosted_by(self, connection: Connection) -> HostedConnection:
         if (hosted := self._hosted.get(connection)) is None:
-            hosted = HostedConnection(connection, self._opened, self._streams_of, self._leave)
+            hosted = HostedConnection(connection, self._opened, self._streams_of, self.leave)
+            if connection.is_closed:
+                hosted.over.set()
+                return hosted
             self._hosted[connection] = hosted
             self.connections.setdefault(hosted.peer_id, []).append(hosted)
             for notifee in self._notifees:
@@ -173,18 +173,20 @@ class HostedNetwork(TagStore, INetworkService):
     def _streams_of(self, hosted: HostedConnection) -> tuple[HostedStream, ...]:
         return tuple(each for each in self._streams if each.muxed_conn is hosted)
 
-    def _leave(self, hosted: HostedConnection) -> None:
+    def leave(self, hosted: HostedConnection) -> None:
         for stream in self._streams_of(hosted):
             stream.abort("the application disconnects")
-        connection, swarm = hosted.connection, self._stack.swarm
+        connection, swarm = hosted.connection, self.stack.swarm
         muxer = connection.muxer
         if not (swarm.keeps(connection.peer) or muxer.is_known or muxer.has_tunnels):
             connection.abort("the application disconnects")
 
-    async def _dialled(self, peer_id: ID, addresses: Sequence[Multiaddr] | None) -> Connection:
-        self._check()
+    async def dialled(
+        self, peer_id: ID, addresses: Sequence[Multiaddr] | None = None
+    ) -> Connection:
+        self.check()
         peer = peer_id_from_bytes(peer_id.to_bytes())
-        if (connection := self._stack.swarm.connection_to(peer)) is not None:
+        if (connection := self.stack.swarm.connection_to(peer)) is not None:
             return connection
         if addresses is None:
             with suppress(PeerStoreError):
@@ -193,30 +195,30 @@ class HostedNetwork(TagStore, INetworkService):
             why = "is not connected, and the peerstore has no address of it"
             raise SwarmException(f"{peer} {why}; connect() to a PeerInfo with its addresses first")
         try:
-            return await self._stack.swarm.dialler.dial(Contact(peer, tuple(map(str, addresses))))
+            return await self.stack.swarm.dialler.dial(Contact(peer, tuple(map(str, addresses))))
         except Unreachable as error:
             raise SwarmException(f"{error}; is it running, and is that its address?") from error
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.is_closed:
             raise HostException("this host is closed; have node.libp2p_host() make another")
 
     async def open(self, peer_id: ID, protocols: Sequence[TProtocol]) -> HostedStream:
         """One that speaks the first of these that the peer speaks. Raises SwarmException,
         StreamFailure, HostException."""
-        connection = await self._dialled(peer_id, None)
+        connection = await self.dialled(peer_id)
         for protocol in protocols:
             try:
                 stream = await connection.open(protocol)
             except NotSpoken:
                 continue
-            except ProtocolViolation as error:
-                raise StreamFailure(f"{connection.peer}: {error}") from error
-            except Unreachable as error:
-                raise SwarmException(f"{error}; connect to it again") from error
+            except (ProtocolViolation, Unreachable) as error:
+                if connection.is_closed:
+                    raise SwarmException(f"{error}; connect to it again") from error
+                raise StreamFailure(f"{connection.peer} opens no stream: {error}") from error
             if self.is_closed:
                 stream.abort("the application ended")
-            self._check()
+            self.check()
             return self._opened(stream, connection, protocol)
         none = ", ".join(protocols) or "nothing, since no protocol was given"
         raise StreamFailure(f"{connection.peer} does not speak {none}; does its handler run?")
@@ -226,21 +228,21 @@ class HostedNetwork(TagStore, INetworkService):
         if self.is_closed:
             return
         self.is_closed = True
-        self._stack.swarm.followers.discard(self.follow)
+        self.stack.swarm.followers.discard(self.follow)
         for protocol in list(self.mux.handlers):
             self.serve(TProtocol(str(protocol)), None)
         for place in self._serving:
             place.cancel()
         for stream in tuple(self._streams):
             stream.abort("the application ended")
-        if not self._stack.stopping:
-            self._stack.push()
+        if not self.stack.stopping:
+            self.stack.push()
 
     # -- notifees -------------------------------------------------------------------------
 
     def register_notifee(self, notifee: INotifee) -> None:
         """It is told of the connections that are there, too."""
-        self._check()
+        self.check()
         self._notifees.append(notifee)
         for hosted in self._hosted.values():
             self._tell_connection(notifee, hosted)
@@ -269,101 +271,23 @@ class HostedNetwork(TagStore, INetworkService):
         except Exception:
             log.exception("a notifee failed: %r", notifee)
 
-    # -- py-libp2p's interface ------------------------------------------------------------
 
-    def get_peer_id(self) -> ID:
-        return ID.from_base58(self._stack.swarm.me)
-
-    def get_connections(self, peer_id: ID | None = None) -> list[INetConn]:
-        if peer_id is not None:
-            return list(self.connections.get(peer_id, ()))
-        return list(self._hosted.values())
-
-    def get_connections_map(self) -> dict[ID, list[INetConn]]:
-        return {peer_id: list(each) for peer_id, each in self.connections.items()}
-
-    def get_connection(self, peer_id: ID) -> INetConn | None:
-        return next(iter(self.get_connections(peer_id)), None)
-
-    def get_total_connections(self) -> int:
-        return len(self._hosted)
-
-    def get_metrics(self) -> dict[str, int]:
-        inbound = sum(each.inbound for each in self._hosted)
-        total = len(self._hosted)
-        return {"total": total, "inbound": inbound, "outbound": total - inbound}
-
-    def get_conn_mgr_info(self) -> CMInfo:
-        most = self._stack.parameters.max_inbound + self._stack.parameters.max_outbound
-        return CMInfo(0, most, len(self._hosted), 0.0, None)
-
-    async def dial_peer(self, peer_id: ID) -> list[INetConn]:
-        await self._dialled(peer_id, None)
-        return self.get_connections(peer_id)
-
-    async def dial_addr(
-        self, addr: Multiaddr, peer_id: ID, source: tuple[str, int] | None = None
-    ) -> INetConn:
-        return self._hosted_by(await self._dialled(peer_id, [addr]))
-
-    async def new_stream(self, peer_id: ID) -> HostedStream:
-        """One whose protocol the caller negotiates: see `open`."""
-        return await self._hosted_by(await self._dialled(peer_id, None)).open_stream()
-
-    def set_stream_handler(self, stream_handler: StreamHandlerFn) -> None:
-        raise HostException("the node negotiates streams; use the host's set_stream_handler")
-
-    async def listen(self, *multiaddrs: Multiaddr) -> bool:
-        """The node listens already, at its own addresses."""
-        return True
-
-    async def close(self) -> None:
-        self.end()
-
-    async def close_peer(self, peer_id: ID) -> None:
-        """Reset the application's streams with the peer, and end its connections, unless the node
-        needs these."""
-        for hosted in list(self._hosted.values()):
-            if hosted.peer_id == peer_id:
-                self._leave(hosted)
-
-    dial_addr_as_responder = of_the_node("dialling as a responder")
-    upgrade_outbound_raw_conn = of_the_node("upgrading a connection")
-    upgrade_inbound_raw_conn = of_the_node("upgrading a connection")
-    run = of_the_node("running the network")
-    get_manager = of_the_node("managing the network")
-
-    # Of the health of connections, which the node measures for itself (docs/how-to/watch.md).
-
-    def get_peer_health_summary(self, peer_id: ID) -> dict[str, Any]:
-        return {}
-
-    def get_global_health_summary(self) -> dict[str, Any]:
-        return {}
-
-    def export_health_metrics(self, format: str = "json") -> str:
-        return "{}" if format == "json" else ""
-
-    async def get_health_monitor_status(self) -> dict[str, Any]:
-        return {"enabled": False}
-
-
-class HostedProtocols(Multiselect):
+class Protocols(Multiselect):
     """The names of the application's protocols. The node negotiates them."""
 
-    def __init__(self, network: HostedNetwork) -> None:
+    def __init__(self, application: Application) -> None:
         super().__init__()
-        self._network = network
+        self._application = application
 
     def add_handler(self, protocol: TProtocol | None, handler: StreamHandlerFn | None) -> None:
         """Raises InvalidInput where the node speaks a protocol of that name."""
         if protocol is None or handler is None:
             raise InvalidInput("protocol_id", "a handler is for a protocol; name both")
-        self._network.check_name(protocol)
+        self._application.check_name(protocol)
         super().add_handler(protocol, handler)
-        self._network.serve(protocol, handler)
+        self._application.serve(protocol, handler)
 
     def remove_handler(self, protocol: TProtocol) -> None:
         if protocol in self.handlers:
             super().remove_handler(protocol)
-            self._network.serve(protocol, None)
+            self._application.serve(protocol, None)
