@@ -6,6 +6,11 @@
 `packed` is the library's, on a few candidates found by XOR (docs/explanation/performance.md). Where
 the trace is not there, made-up machines and pods of the same shape take its place. `--plot` needs
 matplotlib: pip install 'formation_p2p[sim]'.
+
+The trace is not ours to distribute. Put `openb_node_list_gpu_node.csv` and `openb_pod_list_*.csv`
+of `cluster-trace-gpu-v2023` in Alibaba's `clusterdata` into a folder `openb`, and have
+FORMATION_DATA name the folder that contains it. A list of pods is one of those, or the path of a
+file with the columns `cpu_milli`, `memory_mib`, `num_gpu`, `gpu_milli` and, optionally, `gpu_spec`.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ import click
 import dask.array
 import distributed
 import pytest
+import trio
 from click.testing import CliRunner
 
 import formation_p2p
@@ -114,6 +115,7 @@ ONLY_READ: Final = {
     "python -m benchmarks.data.blob": "takes minutes, and two cores",
     "python -m benchmarks.data": "takes minutes; tests/system/test_benchmarks.py runs it in small",
     "python -m benchmarks.network": "takes a minute",
+    "python -m benchmarks.libp2p_host": "takes half a minute",
     "python -m benchmarks.mixed": "takes a minute; tests/system/test_benchmarks.py runs it",
     "python -m benchmarks.grants": "keeps Biscuit's engine busy for a minute",
     "python examples/worker.py": "ends with Ctrl-C; tests/system/test_examples.py runs it",
@@ -406,6 +408,11 @@ PROGRAMS: Final = {
     "def train(last, epochs)": Around(
         replaced=("cpu=1,memory=1GiB", "cpu=0.1,memory=64MiB"),
         after="assert abs(value_of(result) - 0.9**100) < 1e-9",
+    ),
+    "await node.libp2p_host(": Around(
+        lambda: {"chat": abs, "trio": trio},
+        needs_node=True,
+        replaced=("sleep_forever()", "sleep(0)"),
     ),
     "async for thumbnail in node.map": Around(
         lambda: {"shrink": abs, "pictures": lambda: iter([-1, -2])}, needs_node=True
