@@ -104,8 +104,10 @@ async def main(rounds: int) -> None:
             await nursery.start(stack.run, Echo())
         with trio.fail_after(DEADLINE_S):
             (await hosted(stacks[0], identities[0], with_one))()
-        for each in (*stacks, *stock):
-            await each.close()
+        for stack in stacks:
+            await stack.close()
+        for host in stock:
+            await host.close()
 
 
 if __name__ == "__main__":
