@@ -18,6 +18,7 @@ from libp2p.host.exceptions import HostException, StreamFailure
 from libp2p.host.ping import ID as PING
 from libp2p.host.ping import PingService
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+from libp2p.network.config import ConnectionConfig
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
 from libp2p.peer.peerinfo import PeerInfo
@@ -31,7 +32,6 @@ from formation_p2p.core.units import MIB
 from formation_p2p.features.libp2p.application import MAX_STREAMS_OF_PEER
 from formation_p2p.features.libp2p.host import Host, hosted
 from formation_p2p.reach.stack import KAD_PROTOCOL
-from tests.host.test_py_libp2p_defects import stock_host
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Node, running
 from tests.support.waiting import in_mocked_time, in_trio, until
@@ -72,6 +72,16 @@ async def read_exactly(stream: INetStream, size: int) -> bytes:
 
 def info(host: IHost) -> PeerInfo:
     return PeerInfo(host.get_id(), host.get_addrs())
+
+
+@asynccontextmanager
+async def stock_host() -> AsyncIterator[IHost]:
+    """py-libp2p as it comes."""
+    quiet = ConnectionConfig(min_connections=0, low_watermark=0, high_watermark=0)
+    host = libp2p.new_host(connection_config=quiet)
+    async with host.run([Multiaddr(LOOPBACK)]):
+        yield host
+        await host.close()
 
 
 @asynccontextmanager
