@@ -7,7 +7,6 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Final, get_args
 
 from formation_p2p.api.bridge import Bridge
@@ -133,7 +132,7 @@ class JobHandle:
         self._kept = ended is not None
         self._sizes = sizes
         self._printer = OutputPrinter() if show_output else None
-        self._ends = TaskEnds()
+        self._ends = TaskEnds({task.task_id: task.label for task in job.tasks})
         self._unread = _Unread(self._seen)
         self._news = asyncio.Event()
         self._ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
@@ -174,14 +173,11 @@ class JobHandle:
         """One for each task, in their order, once all have ended. Raises NodeClosed."""
         self._check()
         await asyncio.shield(self._ended)
-        ends, labels = self._ends, self._labels
-        return tuple(ends.result(task.task_id, task.label, labels) for task in self.tasks)
+        return self._ends.results()
 
     def result(self, task_id: str) -> TaskResult | None:
         """The result of one task, None while it has not ended."""
-        if not self._ends.has(task_id):
-            return None
-        return self._ends.result(task_id, self._labels[task_id], self._labels)
+        return self._ends.result(task_id)
 
     async def events(self) -> AsyncIterator[JobEvent]:
         """All that happens, from the submission to JobEnded. One reader only. A program that
@@ -287,7 +283,3 @@ class JobHandle:
             if task in (found.task_id, number, number - len(self.tasks)):
                 return found
         raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
-
-    @cached_property
-    def _labels(self) -> dict[str, str]:
-        return {task.task_id: task.label for task in self.tasks}

@@ -183,9 +183,10 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
 
 class TaskEnds:
     """Of a job: where its tasks were placed, and how they ended. A TaskResult is made when it is
-    asked for."""
+    asked for. `labels` are those of its tasks, by their ids, in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._labels = labels
         self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
         self._ends: dict[str, TaskEnd] = {}
         self._left_out: tuple[str, ...] = ()
@@ -203,13 +204,17 @@ class TaskEnds:
         elif type(event) is CodeSent:
             self._left_out = event.code.left_out
 
-    def has(self, task_id: str) -> bool:
-        """Whether it has ended."""
-        return task_id in self._ends
+    def result(self, task_id: str) -> TaskResult | None:
+        """None while it has not ended."""
+        return self._of(task_id) if task_id in self._ends else None
 
-    def result(self, task_id: str, label: str, labels: Mapping[str, str]) -> TaskResult:
-        """Of a task that has ended. `labels` are those of all tasks, by their ids."""
-        result = result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
+    def results(self) -> tuple[TaskResult, ...]:
+        """Of all tasks, once they have ended."""
+        return tuple(map(self._of, self._labels))
+
+    def _of(self, task_id: str) -> TaskResult:
+        labels = self._labels
+        result = result_of(self._ends[task_id], labels[task_id], self._placed.get(task_id, ()))
         if self._left_out:
             result = replace(result, left_out=self._left_out)
         if result.waited_for:

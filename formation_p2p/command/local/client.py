@@ -331,9 +331,9 @@ class LocalJob:
         from formation_p2p.api.task_result import TaskEnds
 
         self._connection = connection
-        self._ends = TaskEnds()
         self.job_id = begun.job_id
         self.tasks = tuple(_Task(*each) for each in begun.tasks)
+        self._ends = TaskEnds(dict(begun.tasks))
         self._sizes = begun.sizes
 
     @property
@@ -361,8 +361,7 @@ class LocalJob:
 
     async def results(self) -> tuple[TaskResult, ...]:
         """Once the events have been read."""
-        labels = {task.task_id: task.label for task in self.tasks}
-        return tuple(self._ends.result(each.task_id, each.label, labels) for each in self.tasks)
+        return self._ends.results()
 
     def cancel(self) -> None:
         self._connection.say({"cancel": True})
