@@ -30,7 +30,14 @@ from formation_p2p.placement.core.candidate import Candidate, TaskView
 from formation_p2p.placement.core.policies import EXECUTE_MILLI
 from formation_p2p.placement.core.policy import Policy, Score
 from formation_p2p.placement.core.scored import PRESETS, Scored
-from formation_p2p.placement.core.should_move import RULES, Host, MoveReason, accepts, should_move
+from formation_p2p.placement.core.should_move import (
+    IMPROVEMENT,
+    MAX_QUEUE,
+    Host,
+    MoveReason,
+    accepts,
+    should_move,
+)
 from formation_p2p.placement.core.task_options import SchedulingKey
 from formation_p2p.trust.core.admission import AdmissionController, Tolerated
 from formation_p2p.trust.core.grants import Rights, issue, read_grant
@@ -455,7 +462,7 @@ def data_counts_before_load(given: Any, expect: Any) -> None:
     assert move is not None
     assert move.reason is MoveReason.LOCALITY
     assert move.benefit == pytest.approx(expect["benefit"], abs=0.001)
-    assert RULES.improvement == expect["min_improvement"]
+    assert expect["min_improvement"] == IMPROVEMENT
 
 
 @covers("icn/migration_accept")
@@ -466,7 +473,7 @@ def who_takes_a_task_over(given: Any, expect: Any) -> None:
         for memory, queue in zip(given["mem_gb"], given["queue"], strict=True)
     ]
     assert accepted == expect["accept"]
-    assert RULES.max_queue == expect["queue_max"]
+    assert expect["queue_max"] == MAX_QUEUE
 
 
 def takes(shares: ScopeShares, widest: Scope, between: Scope) -> bool:

@@ -140,7 +140,7 @@ def test_a_notice_brings_the_worker_that_becomes_free() -> None:
     world.elapse(5)
     _, bob = at_work(world, job(find=Find.DHT_NOTICE), for_s=1)
     assert said(world)["LeaveWant"] > 0
-    assert not peer_of(bob).scheduler.is_idle
+    assert peer_of(bob).scheduler.groups
     world.elapse(28)
     assert succeeded(bob) == 1
     assert said(world)["HandWant"] > 0

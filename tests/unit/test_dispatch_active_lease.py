@@ -13,13 +13,7 @@ from formation_p2p.jobs.core.task_run import JobRun, TaskRun
 from formation_p2p.leases.core.held_lease import HeldLease, HeldState
 from formation_p2p.leases.core.in_flight import BATCH_BYTES, MAX_SHARED_BLOBS
 from formation_p2p.leases.core.lease import Lease, LeaseState
-from formation_p2p.leases.core.messages import (
-    Dispatch,
-    PlacementRequest,
-    ResultAck,
-    pack,
-    parse,
-)
+from formation_p2p.leases.core.messages import Dispatch, PlacementRequest, ResultAck, pack, parse
 from formation_p2p.leases.core.session import Send
 from formation_p2p.machine.core.fits import Reservation
 from formation_p2p.placement.core.task_options import SchedulingKey, TaskOptions

@@ -348,5 +348,5 @@ def test_whenever_it_dies_each_task_ends_once_on_its_disk(seed: int) -> None:
     assert sorted(ended) == sorted(f"job/{n}" for n in range(20))
     assert len(only(events, TaskSucceeded)) == 20
     assert events[-1] == JobEnded(20, 0, 0, 0)
-    assert peer_of(story.bob).scheduler.is_idle
+    assert not peer_of(story.bob).scheduler.groups
     assert all(map(is_idle, story.workers))

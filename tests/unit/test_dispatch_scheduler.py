@@ -742,7 +742,7 @@ def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
     world.elapse(40)
     world.resume(bob)
     world.elapse(1)
-    assert peer_of(bob).scheduler.is_idle
+    assert not peer_of(bob).scheduler.groups
     bob.submit(job(job_id="another"))
     world.elapse(2)
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)

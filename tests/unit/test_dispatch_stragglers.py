@@ -5,12 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from formation_p2p.jobs.core.active_lease import ActiveLease
-from formation_p2p.jobs.core.job_events import (
-    JobEnded,
-    TaskPlaced,
-    TaskRecalled,
-    TaskSucceeded,
-)
+from formation_p2p.jobs.core.job_events import JobEnded, TaskPlaced, TaskRecalled, TaskSucceeded
 from formation_p2p.jobs.core.parameters import DISPATCH_DEFAULTS
 from formation_p2p.jobs.core.task_group import Estimates, TaskGroup
 from formation_p2p.jobs.core.task_run import JobRun, TaskRun

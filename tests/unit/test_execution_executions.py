@@ -29,11 +29,7 @@ from formation_p2p.drivers.core.executions import (
     MAX_OUTBOX_BYTES,
     Executions,
 )
-from formation_p2p.leases.core.in_flight import (
-    BATCH_BYTES,
-    MAX_IN_FLIGHT_BYTES,
-    MAX_SHARED_BLOBS,
-)
+from formation_p2p.leases.core.in_flight import BATCH_BYTES, MAX_IN_FLIGHT_BYTES, MAX_SHARED_BLOBS
 from formation_p2p.leases.core.lease import Lease, LeaseState
 from formation_p2p.leases.core.messages import (
     MAX_FRAME_BYTES,

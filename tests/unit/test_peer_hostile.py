@@ -292,7 +292,7 @@ def test_whatever_others_send_the_job_comes_to_its_true_results(
     results = [each.result for each in only(ends(bob).values(), TaskSucceeded)]
     assert sorted(results) == [b"%d" % n for n in range(6)]
     assert is_idle(alice)
-    assert peer_of(bob).scheduler.is_idle
+    assert not peer_of(bob).scheduler.groups
     assert peer_of(bob).lessee.held == {}
 
 
@@ -316,4 +316,4 @@ def test_whatever_a_worker_and_a_scheduler_tell_each_other_each_task_ends_once(
     world.elapse(120)
     assert set(ends(bob)) == {f"job/{n}" for n in range(6)}
     assert is_idle(alice)
-    assert peer_of(bob).scheduler.is_idle
+    assert not peer_of(bob).scheduler.groups

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB
 from formation_p2p.placement.core.should_move import (
-    RULES,
+    MAX_LOAD,
     Host,
     Move,
     MoveReason,
@@ -75,7 +75,7 @@ def test_it_goes_only_where_it_is_accepted_and_never_to_and_fro(
     assert there
     assert 0 < move.benefit <= 10
     if move.reason is MoveReason.LOAD:
-        assert here.load > RULES.max_load > max(each.load for each in there)
+        assert here.load > MAX_LOAD > max(each.load for each in there)
     if move.reason is not MoveReason.FAILURE:
         back = [should_move(each, [here], memory_bytes) for each in there]
         assert not all(each is not None and each.reason is move.reason for each in back)

@@ -209,11 +209,6 @@ class Scheduler:
     def jobs(self) -> Iterator[JobRun]:
         return iter(self._jobs.runs.values())
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no task waits, runs or is being placed, and no lease is kept."""
-        return not self.groups
-
     def explain(
         self, key: SchedulingKey | None, name: str, profiles: Iterable[Profile], now: Moment
     ) -> Decision:

@@ -14,6 +14,16 @@ from typing import Final
 
 from formation_p2p.core.identity import PeerId
 
+# Parts of 1. A worker is too busy above the first; one that is to take over has less to do than
+# the second.
+MAX_LOAD: Final = 0.8
+FREE_LOAD: Final = 0.64
+MIN_TRUST: Final = 0.3
+# How much more of the data is there, or how much cheaper it is.
+IMPROVEMENT: Final = 0.3
+MAX_QUEUE: Final = 20
+_MOST: Final = 10.0
+
 
 class MoveReason(StrEnum):
     FAILURE = "failure"
@@ -39,19 +49,6 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRules:
-    """Parts of 1. A worker is too busy above `max_load`; one that is to take over has less to do
-    than `free_load`. `improvement` is how much more of the data is there, or how much cheaper it
-    is."""
-
-    max_load: float = 0.8
-    free_load: float = 0.64
-    min_trust: float = 0.3
-    improvement: float = 0.3
-    max_queue: int = 20
-
-
-@dataclass(frozen=True, slots=True)
 class Move:
     """`benefit` is from 0 to 10."""
 
@@ -60,31 +57,25 @@ class Move:
     benefit: float
 
 
-RULES: Final = MoveRules()
-_MOST: Final = 10.0
-
-
-def accepts(host: Host, memory_bytes: int, rules: MoveRules = RULES) -> bool:
+def accepts(host: Host, memory_bytes: int) -> bool:
     """Whether a worker could take over a task that needs so much memory."""
     return (
         not host.fails
         and host.free_memory_bytes >= memory_bytes
-        and host.queue <= rules.max_queue
-        and host.trust >= rules.min_trust
-        and host.load < rules.free_load
+        and host.queue <= MAX_QUEUE
+        and host.trust >= MIN_TRUST
+        and host.load < FREE_LOAD
     )
 
 
-def should_move(
-    here: Host, others: Iterable[Host], memory_bytes: int, rules: MoveRules = RULES
-) -> Move | None:
+def should_move(here: Host, others: Iterable[Host], memory_bytes: int) -> Move | None:
     """To which of the other workers a task goes that runs `here`, if it should."""
-    able = [each for each in others if accepts(each, memory_bytes, rules)]
+    able = [each for each in others if accepts(each, memory_bytes)]
     for reason, gain, enough in (
         (MoveReason.FAILURE, _safety, 0.0),
-        (MoveReason.LOCALITY, _locality, rules.improvement),
-        (MoveReason.LOAD, _load, 0.0 if here.load > rules.max_load else _MOST),
-        (MoveReason.COST, _cost, rules.improvement),
+        (MoveReason.LOCALITY, _locality, IMPROVEMENT),
+        (MoveReason.LOAD, _load, 0.0 if here.load > MAX_LOAD else _MOST),
+        (MoveReason.COST, _cost, IMPROVEMENT),
     ):
         best = _best(able, here, gain)
         if best is not None and gain(here, best) > 0 and gain(here, best) >= enough:
