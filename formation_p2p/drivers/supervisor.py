@@ -95,6 +95,10 @@ WALK_S = 0.005
 LEAST_FILE_BYTES = 4096
 # That the kernel takes for a file in memory and its name, beside what is in it (/proc/slabinfo).
 NAME_BYTES = 1024
+# <linux/memfd.h>: of usual pages; and of huge ones (4), with the logarithms of their sizes.
+MEMFD_KINDS = (0, *(4 | size << 26 for size in (16, 21, 25, 29, 30, 34)))
+# A thread's stack in the kernel, on all machines that Python runs on or less.
+STACK_KIB = 16
 # What of System V takes memory, by the columns of its lists, and how many bytes each.
 SYSTEM_V = {
     "shm": ((b"rss", 1),),
@@ -639,9 +643,7 @@ class Unnamed:
         self.threads = 0
         self.bytes = 0
         self._in_sandbox = in_sandbox
-        memory = os.memfd_create("")
-        self._device = os.fstat(memory).st_dev
-        os.close(memory)
+        self._devices = {each for flags in MEMFD_KINDS if (each := device_of(flags)) is not None}
         self._found = 0
         self._round: Iterator[int] = iter(())
 
@@ -665,10 +667,22 @@ class Unnamed:
         seen: set[int] = set()
         for place in self.places:
             for found in open_at(place, self._in_sandbox):
-                if found is not None and found.st_dev == self._device and found.st_ino not in seen:
+                if found is not None and found.st_dev in self._devices and found.st_ino not in seen:
                     seen.add(found.st_ino)
                     used += found.st_blocks * 512
                 yield used
+
+
+def device_of(flags: int) -> int | None:
+    """Of the files in memory that memfd_create(2) makes; None where it makes none such."""
+    try:
+        memory = os.memfd_create("", flags)
+    except OSError:
+        return None
+    try:
+        return os.fstat(memory).st_dev
+    finally:
+        os.close(memory)
 
 
 def open_at(place: str, in_sandbox: bool) -> Iterator[os.stat_result | None]:
@@ -737,8 +751,9 @@ def segments() -> Iterator[int]:
 
 
 def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> int:
-    """Bytes of memory, neither files nor swap, in use by all that the task has started, its page
-    tables included, and by the files in the folders `in_memory`, and those `unnamed`.
+    """Bytes of memory, neither files nor swap, in use by all that the task has started, with its
+    page tables, huge pages and stacks, and by the files in the folders `in_memory`, and those
+    `unnamed`.
 
     Pages that several of them share are counted once for each at first, and only where that is
     more than `memory_bytes` in proportion, as that takes the kernel long. 0 leaves
@@ -797,9 +812,8 @@ def is_in_memory_of(parent: int, child: int) -> bool:
 
 
 def shown_at(pid: int) -> tuple[str, int, int, int]:
-    """Where the kernel shows what a process holds, and how many KiB of memory that is, of page
-    tables for it, and how many threads: at its first thread, or at another where that has ended
-    before the process."""
+    """Where the kernel shows what a process holds, and what it tells there (`held_at`): at its
+    first thread, or at another where that has ended before the process."""
     first = f"/proc/{pid}"
     found = first, *held_at(first)
     if found[1]:
@@ -817,10 +831,11 @@ def shown_at(pid: int) -> tuple[str, int, int, int]:
 
 
 def held_at(place: str) -> tuple[int, int, int]:
-    """KiB of memory, and of page tables, and threads."""
+    """KiB of memory, and of what else its process takes alone, and threads."""
     status = read_proc(f"{place}/status")
-    memory, tables = sum_in(status, b"RssAnon:", b"RssShmem:"), sum_in(status, b"VmPTE:")
-    return memory, tables, sum_in(status, b"Threads:")
+    memory, threads = sum_in(status, b"RssAnon:", b"RssShmem:"), sum_in(status, b"Threads:")
+    alone = sum_in(status, b"VmPTE:", b"HugetlbPages:") + STACK_KIB * threads
+    return memory, alone, threads
 
 
 def storage_below(folders: list[str]) -> Iterator[int]:

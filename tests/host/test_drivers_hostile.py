@@ -131,10 +131,31 @@ THREADS = THREAD.replace(
 ).replace("import ", "from functools import partial\nimport ", 1)
 
 
+# What the machine keeps apart for programs that ask for it, such as a database.
+HUGE = f"""
+import mmap, os, time
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000  # MAP_HUGETLB
+held = mmap.mmap(-1, {200 * MIB}, flags)
+for place in range(0, len(held), {2 * MIB}): held[place] = 1
+time.sleep(60)
+"""
+HUGE_FILE = f"""
+import os, time
+file = os.memfd_create("x", os.MFD_HUGETLB)
+os.posix_fallocate(file, 0, {200 * MIB})
+time.sleep(60)
+"""
+_FREE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+HUGE_FREE = int(_FREE.read_text()) if _FREE.exists() else 0
+needs_huge_pages = pytest.mark.skipif(HUGE_FREE < 100, reason="no huge pages are kept apart")
+
+
 @pytest.mark.parametrize(
     "program",
     [
         FILE + WRITES,
+        pytest.param(HUGE, marks=needs_huge_pages),
+        pytest.param(HUGE_FILE, marks=needs_huge_pages),
         # Behind a thousand others that are open.
         "import os\nfor _ in range(900): os.dup(0)\n" + FILE + WRITES,
         # In a process of its own.
@@ -152,7 +173,17 @@ THREADS = THREAD.replace(
         THREADS,
     ],
     ids=[
-        *("file", "among others", "orphan", "hidden", "unreadable", "segments", "small segments"),
+        *(
+            "file",
+            "huge",
+            "huge file",
+            "among others",
+            "orphan",
+            "hidden",
+            "unreadable",
+            "segments",
+            "small segments",
+        ),
         *("semaphores", "messages", "tables", "names", "thread", "threads"),
     ],
 )
@@ -160,6 +191,12 @@ def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None
     outcome = run(tmp_path, sys.executable, "-c", program, memory_bytes=128 * MIB)
     assert isinstance(outcome, Failed), outcome
     assert outcome.kind is FailureKind.MEMORY
+
+
+def test_huge_pages_tables_and_stacks_are_a_process_s_own(tmp_path: Path) -> None:
+    lines = ("RssAnon:\t 5 kB", "VmPTE:\t 7 kB", "HugetlbPages:\t 2048 kB", "Threads:\t2")
+    (tmp_path / "status").write_text("\n".join(lines))
+    assert supervisor.held_at(str(tmp_path)) == (5, 7 + 2048 + 2 * supervisor.STACK_KIB, 2)
 
 
 # A program that is being started waits in the memory of the task (vfork(2)), for a second.
