@@ -46,7 +46,7 @@ from formation_p2p.trust.core.grants import (
     read_grant,
     reissue,
 )
-from formation_p2p.trust.core.hours import parse_hours
+from formation_p2p.trust.core.hours import Hours, parse_hours
 from formation_p2p.trust.core.membership import KEPT_S, Identities, Membership
 from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.quota import Quota
@@ -258,6 +258,17 @@ def test_what_allows_nothing_is_not_reissued() -> None:
     )
     with pytest.raises(InvalidInput, match="allows nothing"):
         reissue(ROOT, nothing, ALICE_ID, EPOCH_S + 5000)
+
+
+def test_a_grant_that_would_grow_too_large_is_not_reissued() -> None:
+    """What it is a renewal of is said in it, too."""
+    hours = Hours(tuple((start, start + 60) for start in range(0, 12 * 120, 120)))
+    labels = frozenset((f"{number}" * 63, "v" * 63) for number in range(8))
+    rights = Rights(EPOCH_S + LIFE_S, hours=hours, labels=labels)
+    grant = issue(ROOT, rights, ALICE_ID)
+    assert read_grant(grant, KEY).rights == rights
+    with pytest.raises(InvalidInput, match="bytes; at most 2048"):
+        reissue(ROOT, grant, ALICE_ID, EPOCH_S + 5000)
 
 
 # -- what a member takes ------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def reissue(root: Identity, grant: bytes, peer_id: PeerId, expires_unix_s: int) 
     for quota in quotas.values():
         token = token.append(_checked(statements.Block(quota=quota)))
     made = _form_of(token, root, keys)
-    read_terms(made, keys.root_id())  # it may have grown past a bound
+    read_terms(read_form(made.raw), keys.root_id())  # it may have grown past a bound
     return made.raw
 
 
