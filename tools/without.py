@@ -31,6 +31,8 @@ PACKAGE: Final = "formation_p2p"
 FEATURES: Final = f"{PACKAGE}.features"
 # A program around the peer as the node is: it loses what it has of features, too.
 SIMULATOR: Final = "simulations/simulator/"
+# Where documents name a test by its file alone.
+TESTS: Final = ("tests/unit/", "tests/host/", "tests/system/")
 # Programs and tests that import what is gone are not part of what is left.
 BESIDE: Final = ("tests", "examples", "benchmarks", "simulations", "formation_demo")
 
@@ -236,15 +238,24 @@ def _left_of_document(
     name: str, text: str, all_gone: set[str], is_gone: Callable[[str], bool]
 ) -> str:
     """Without rows of tables, and of the picture of rooms, that name a file or folder of these
-    features. What else is written as the name of a file that is gone is plain text."""
-    names = "|".join(sorted(all_gone))
-    row = re.compile(rf"^(?:\|.*features/(?:{names})/.*| │ (?:{names}) +│.*)\n", re.MULTILINE)
-    folders = ("", f"{PACKAGE}/", f"{name.rpartition('/')[0]}/")
+    features, or are about a public name of theirs. What else is written as the name of a file that
+    is gone is plain text."""
+    names, public = "|".join(sorted(all_gone)), "|".join(_public_names(all_gone))
+    rows = rf"\|.*features/(?:{names})/.*| │ (?:{names}) +│.*|\| `(?:{public})` \|.*"
+    folders = ("", f"{PACKAGE}/", f"{name.rpartition('/')[0]}/", *TESTS)
 
     def unmarked(match: re.Match[str]) -> str:
         return match[1] if any(is_gone(folder + match[1]) for folder in folders) else match[0]
 
-    return re.sub(r"`([\w./-]+/[\w./-]*)`", unmarked, row.sub("", text))
+    left = re.sub(rf"^(?:{rows})\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"`([\w./-]+)`", unmarked, left)
+
+
+def _public_names(all_gone: set[str]) -> list[str]:
+    """Those that the package offers of these features."""
+    tree = ast.parse((ROOT / PACKAGE / "public.py").read_text())
+    full = (each for each in imported(tree) if feature_of(each) in all_gone)
+    return [each.rpartition(".")[2] for each in full]
 
 
 def _beside(names: Iterable[str], gone: set[str]) -> set[str]:
