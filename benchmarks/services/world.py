@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,23 +116,17 @@ async def _line(process: asyncio.subprocess.Process) -> bytes:
     return await process.stdout.readline()
 
 
-class _Fixed:
-    """What the caller reads of the service: the replicas that there are."""
-
-    def __init__(self, listing: Listing) -> None:
-        self._listing = listing
-
-    async def read(self, service: str) -> Listing | None:
-        return self._listing
-
-
-def _read(directory: _Fixed, shell: Shell) -> None:
-    shell.features.services.router.directory = directory
-
-
 class Caller(Node):
     def reads(self, listing: Listing) -> None:
-        self._services.call(partial(_read, _Fixed(listing)))
+        """The replicas that there are, whatever the DHT has."""
+
+        async def read(service: str) -> Listing | None:
+            return listing
+
+        def told(shell: Shell) -> None:
+            shell.features.services.router.read_listing = read
+
+        self._services.call(told)
 
 
 @dataclass

@@ -17,8 +17,8 @@ from formation_p2p.drivers.launch import Launch
 from formation_p2p.drivers.machine import Machine, base_environment
 from formation_p2p.drivers.supervised import Supervised
 from formation_p2p.features.gangs.core.network import address_of
-from formation_p2p.features.gangs.core.roster import Roster
-from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
+from formation_p2p.features.gangs.core.roster import OWNER, Roster
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host import device
 from formation_p2p.features.gangs.host.device import MemberDevice
 from formation_p2p.features.gangs.host.network import SERVICE, GangNetworks, MemberNetwork

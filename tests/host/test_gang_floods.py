@@ -18,8 +18,9 @@ import trio.testing
 from formation_p2p.core.units import MIB
 from formation_p2p.features.gangs.core import store_messages as said
 from formation_p2p.features.gangs.core.network import LENGTH_BYTES, address_of
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.store_messages import Done
-from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host import device
 from formation_p2p.features.gangs.host.network import (
     PACKET_BYTES,

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.features.gangs.core import store_messages as said
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.store_messages import Done
-from formation_p2p.features.gangs.core.tunnel import OWNER, OpenTunnel, TunnelRefusal
+from formation_p2p.features.gangs.core.tunnel import OpenTunnel, TunnelRefusal
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.tunnels import Serve

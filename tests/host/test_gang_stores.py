@@ -13,9 +13,9 @@ import trio
 
 from formation_p2p.core.units import MIB
 from formation_p2p.features.gangs.core import store_messages as said
-from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.roster import OWNER, Roster
 from formation_p2p.features.gangs.core.store_messages import Done, Value, pack_from_client
-from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host.store_host import SERVICE, GangStores
 from formation_p2p.features.gangs.host.store_socket import GangLinks, StoreSocket
 from formation_p2p.features.gangs.task.member import Store

@@ -9,9 +9,8 @@ import trio
 
 from formation_p2p.core.errors import InvalidInput, Unreachable
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.roster import OWNER, Roster
 from formation_p2p.features.gangs.core.tunnel import (
-    OWNER,
     OpenTunnel,
     TunnelError,
     TunnelOpened,

@@ -5,8 +5,13 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.features.gangs.core.messages import MAX_OTHERS, Enlist, ReportUsage
-from formation_p2p.features.gangs.core.roster import GANG_ID_CHARS, MAX_MEMBERS, Member, Roster
-from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.roster import (
+    GANG_ID_CHARS,
+    MAX_MEMBERS,
+    OWNER,
+    Member,
+    Roster,
+)
 from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 from formation_p2p.features.quotas.core.messages import (
     MAX_MILLI_S,

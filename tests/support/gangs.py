@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from formation_p2p.features.gangs.core.roster import Member, Roster
-from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.roster import OWNER, Member, Roster
 from formation_p2p.features.gangs.host.seat import Tunnel
 from formation_p2p.features.gangs.host.tunnels import Tunnels
 from formation_p2p.net.transport.parameters import DEFAULTS, NetParameters

@@ -88,7 +88,7 @@ class ServiceNode(Node):
             self.peer_id,
             self.server,
             lambda on_behalf: on_behalf or grant,
-            notice,
+            notice.read,
             lambda task: self.nursery.start_soon(task),
             random.Random(1),
         )

@@ -61,7 +61,7 @@ def _serve(replicas: Replicas, shell: Shell) -> None:
 
 
 def read_by(notice: Notice, shell: Shell) -> None:
-    shell.features.services.router.directory = notice
+    shell.features.services.router.read_listing = notice.read
 
 
 @asynccontextmanager

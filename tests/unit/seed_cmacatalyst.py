@@ -12,7 +12,7 @@ from typing import Any
 from formation_p2p import Home, Rights
 from formation_p2p.core.units import GIB
 from formation_p2p.features.gateway.server import GatewayServer
-from formation_p2p.features.services.core.balancer import Balancer, Replica, Route, RouteParameters
+from formation_p2p.features.services.core.balancer import TTL_S, Balancer, Replica, Route
 from formation_p2p.features.services.core.catalog import (
     Detected,
     GapStatus,
@@ -197,7 +197,7 @@ def the_one_that_lives(given: Any, expect: Any) -> None:
 @covers("cmacatalyst/route_cache_ttl")
 def what_was_read_lasts_as_long_as_a_claim(given: Any, expect: Any) -> None:
     ttl_s = given["ttl_s"]
-    assert RouteParameters().ttl_s == ttl_s
+    assert ttl_s == TTL_S
     route: Route[str] = Route()
     route.read("here", 0.0)
     assert route.found(expect["hit_until_s"] - 0.001) == "here"

@@ -17,8 +17,8 @@ from formation_p2p.features.gangs.core.partition import (
     repartition,
 )
 from formation_p2p.features.gangs.core.pipeline import SLACK, cut_bytes
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.seen_rates import SeenRates
-from formation_p2p.features.gangs.core.tunnel import OWNER
 from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 
 THREE = [MemberCapacity(0, 300), MemberCapacity(1, 100), MemberCapacity(2, 200)]

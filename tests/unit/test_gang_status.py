@@ -6,8 +6,8 @@ from prometheus_client.registry import Collector
 
 from formation_p2p.features.gangs.core.events import MemberReplaced, UsageMeasured
 from formation_p2p.features.gangs.core.gang import GangState, GangStatus, MemberState
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.features.gangs.core.tunnel import OWNER
 from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 from formation_p2p.features.gangs.host.gangs_json import gang_metrics
 from tests.support.stories import peer_of

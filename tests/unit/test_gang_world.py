@@ -32,9 +32,8 @@ from formation_p2p.features.gangs.core.events import (
 )
 from formation_p2p.features.gangs.core.messages import Enlist, ReportUsage
 from formation_p2p.features.gangs.core.parameters import GangParameters
-from formation_p2p.features.gangs.core.roster import Member, Roster
+from formation_p2p.features.gangs.core.roster import OWNER, Member, Roster
 from formation_p2p.features.gangs.core.spec import GangSpec, OnLoss
-from formation_p2p.features.gangs.core.tunnel import OWNER
 from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
 from formation_p2p.jobs.core.job import Job
 from formation_p2p.jobs.core.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded

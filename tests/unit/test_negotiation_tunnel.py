@@ -9,11 +9,10 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.features.gangs.core.messages import Enlist
-from formation_p2p.features.gangs.core.roster import Member, Roster
+from formation_p2p.features.gangs.core.roster import OWNER, Member, Roster
 from formation_p2p.features.gangs.core.tunnel import (
     MAX_MESSAGE_BYTES,
     MAX_WHY_CHARS,
-    OWNER,
     OpenTunnel,
     TunnelError,
     TunnelOpened,

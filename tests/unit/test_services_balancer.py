@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.features.services.core.balancer import (
-    BALANCER_DEFAULTS,
+    ERRORS,
     Balancer,
     Freshness,
     Replica,
     Route,
 )
-from formation_p2p.features.services.core.resend import IDEMPOTENT, may_send_again
 from formation_p2p.features.services.core.turns import Turns
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(20)]
@@ -35,7 +34,7 @@ def chosen(balancer: Balancer, now_s: float = 0.0, tries: int = 200) -> Counter[
 
 def fail(balancer: Balancer, peer_id: PeerId, now_s: float) -> bool:
     """As often as it takes."""
-    return [balancer.failed(peer_id, now_s) for _ in range(BALANCER_DEFAULTS.errors)][-1]
+    return [balancer.failed(peer_id, now_s) for _ in range(ERRORS)][-1]
 
 
 def test_there_is_none_where_none_is_listed() -> None:
@@ -302,14 +301,6 @@ def test_after_a_failure_it_is_read_first_and_not_at_once_again() -> None:
     assert route.found(0.6) == "here"  # should the next read fail
     route.read("there", 0.7)
     assert route.freshness(1.3) is Freshness.FRESH
-
-
-def test_a_post_is_sent_again_only_where_it_never_ran() -> None:
-    assert "POST" not in IDEMPOTENT
-    assert may_send_again(never_ran=True, idempotent=False, answer_began=False)
-    assert may_send_again(never_ran=False, idempotent=True, answer_began=False)
-    assert not may_send_again(never_ran=False, idempotent=False, answer_began=False)
-    assert not may_send_again(never_ran=True, idempotent=True, answer_began=True)
 
 
 # Whose request is the next.

@@ -26,8 +26,7 @@ from formation_p2p.features.gateway.plain import Headers
 from formation_p2p.features.gateway.sources import ServiceUnavailable, Upstream
 from formation_p2p.features.gateway.sticky import COOKIE, Sticky
 from formation_p2p.features.gateway.streams import Broken, Stream, cancelled
-from formation_p2p.features.services.api.kept import Kept, Wanted, is_for_one_request
-from formation_p2p.features.services.core.resend import IDEMPOTENT
+from formation_p2p.features.services.api.kept import IDEMPOTENT, Kept, Wanted, is_for_one_request
 
 log = logging.getLogger(__name__)
 

@@ -47,8 +47,9 @@ from formation_p2p.features.gangs.core.events import (
     ResizeGang,
 )
 from formation_p2p.features.gangs.core.gang_id import HALF_BYTES, gang_id_of
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError, is_service
+from formation_p2p.features.gangs.core.tunnel import TunnelError, is_service
 from formation_p2p.features.gangs.host.programs import splice
 from formation_p2p.features.gangs.host.tunnels import WAIT_S
 from formation_p2p.jobs.core.job_events import TaskEnd, TaskSucceeded

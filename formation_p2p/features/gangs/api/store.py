@@ -8,6 +8,7 @@ from typing import Final
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.core.errors import InvalidInput, RemoteError
 from formation_p2p.features.gangs.core import store_messages as said
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.store_messages import (
     Answer,
     Done,
@@ -17,7 +18,6 @@ from formation_p2p.features.gangs.core.store_messages import (
     Value,
     check_key,
 )
-from formation_p2p.features.gangs.core.tunnel import OWNER
 from formation_p2p.peer.shell import Shell
 
 # As torch.

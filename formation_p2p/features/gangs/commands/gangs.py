@@ -96,6 +96,6 @@ def _between(links: Iterable[Json]) -> Table:
 
 
 def _party(rank: int) -> str:
-    from formation_p2p.features.gangs.core.tunnel import OWNER
+    from formation_p2p.features.gangs.core.roster import OWNER
 
     return "owner" if rank == OWNER else f"rank {rank}"

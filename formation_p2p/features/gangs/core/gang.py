@@ -13,9 +13,8 @@ from formation_p2p.features.gangs.core.acquisition import Acquisition
 from formation_p2p.features.gangs.core.candidates import Means
 from formation_p2p.features.gangs.core.events import GangMember
 from formation_p2p.features.gangs.core.messages import Enlist
-from formation_p2p.features.gangs.core.roster import Member, Roster
+from formation_p2p.features.gangs.core.roster import OWNER, Member, Roster
 from formation_p2p.features.gangs.core.spec import GangSpec
-from formation_p2p.features.gangs.core.tunnel import OWNER
 from formation_p2p.features.gangs.core.usage import LeaseUsage
 from formation_p2p.leases.core.held_lease import HeldLease
 from formation_p2p.leases.core.session import Send

@@ -21,6 +21,8 @@ from formation_p2p.records.core.schema import custom, flag, integer, items, reco
 # Each member keeps a connection to each other: more would be more than half of those that a node
 # keeps (net/limits.py).
 MAX_MEMBERS: Final = 64
+# The owner of a gang has no rank. Among ranks it has this number.
+OWNER: Final = -1
 # 16 bytes in hex, half of them random (features/gangs/core/gang_id.py): another gang's is not
 # guessed, and never the same.
 GANG_ID_CHARS: Final = 32
@@ -56,6 +58,9 @@ class Member:
     @property
     def peer_id(self) -> PeerId:
         return self.contact.peer_id
+
+    def __str__(self) -> str:
+        return "the owner of the gang" if self.rank == OWNER else f"member {self.rank}"
 
 
 @dataclass(frozen=True, slots=True)

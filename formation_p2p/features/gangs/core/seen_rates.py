@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.usage import LeaseUsage
 
 # Reports come every two seconds; where several come at once, what they tell took no less.

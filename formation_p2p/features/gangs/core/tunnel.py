@@ -16,18 +16,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
 
-from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.features.gangs.core.roster import GANG_ID_CHARS, MAX_MEMBERS, Roster
+from formation_p2p.features.gangs.core.roster import (
+    GANG_ID_CHARS,
+    MAX_MEMBERS,
+    OWNER,
+    Member,
+    Roster,
+)
 from formation_p2p.records.core import schema
 from formation_p2p.records.core.codec import MAX_INT, Malformed, take_text
 from formation_p2p.records.core.schema import Schema
 
 # The largest is an OpenTunnel, of some 130 bytes: what a stranger can make us hold.
 MAX_MESSAGE_BYTES: Final = 1024
-# The owner of a gang has no rank. Among ranks it has this number.
-OWNER: Final = -1
 # To wait for a program that listens, which may have to be started first.
 MAX_WAIT_MS: Final = 600_000
 MAX_WHY_CHARS: Final = 256
@@ -128,28 +131,10 @@ pack = _PROTOCOL.pack
 parse = _PROTOCOL.parse
 
 
-@dataclass(frozen=True, slots=True)
-class Party:
-    """One end of a tunnel: a member, or the owner, whose `fence` is 0."""
-
-    rank: int
-    contact: Contact
-    fence: int
-
-    @property
-    def peer_id(self) -> PeerId:
-        return self.contact.peer_id
-
-    def __str__(self) -> str:
-        return "the owner of the gang" if self.rank == OWNER else f"member {self.rank}"
-
-
-def party(roster: Roster, rank: int) -> Party | None:
-    """None where the gang has no such member now."""
-    if rank == OWNER:
-        return Party(OWNER, roster.owner, 0)
-    member = roster.member(rank)
-    return None if member is None else Party(rank, member.contact, member.fence)
+def party(roster: Roster, rank: int) -> Member | None:
+    """One end of a tunnel: a member, or the owner, whose `fence` is 0. None where the gang has no
+    such member now."""
+    return Member(OWNER, roster.owner, 0) if rank == OWNER else roster.member(rank)
 
 
 def opening(

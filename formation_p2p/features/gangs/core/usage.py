@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from formation_p2p.features.gangs.core.roster import MAX_MEMBERS
-from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.roster import MAX_MEMBERS, OWNER
 from formation_p2p.machine.core.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES
 from formation_p2p.records.core.codec import MAX_INT
 from formation_p2p.records.core.schema import integer, items, record, text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from formation_p2p.features.gangs.core.events import EmitGangEvent, GangEnded, OwnRoster
-from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.host.network import GangNetworks
 from formation_p2p.features.gangs.host.store_host import Do, GangStores
 from formation_p2p.features.gangs.host.store_socket import GangLinks

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from formation_p2p.features.gangs.core.gang import GangStatus, MemberState
-from formation_p2p.features.gangs.core.tunnel import OWNER
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.usage import LeaseUsage
 from formation_p2p.machine.names import name_of
 from formation_p2p.observe.status_json import with_names

@@ -23,7 +23,8 @@ import trio
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.features.gangs.core.network import LENGTH_BYTES, MTU_BYTES, Unframer, passes
-from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
+from formation_p2p.features.gangs.core.roster import OWNER
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.tunnels import Tunnels
 

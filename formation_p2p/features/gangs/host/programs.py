@@ -17,7 +17,8 @@ import trio
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
-from formation_p2p.features.gangs.core.tunnel import MAX_PORT, OWNER, TunnelError, is_service
+from formation_p2p.features.gangs.core.roster import OWNER
+from formation_p2p.features.gangs.core.tunnel import MAX_PORT, TunnelError, is_service
 from formation_p2p.features.gangs.host.seat import Tunnel, name_of
 from formation_p2p.net.logged import logged
 from formation_p2p.net.transport.tcp import rest_of

@@ -13,8 +13,8 @@ from typing import Final
 import trio
 
 from formation_p2p.core.units import KIB
-from formation_p2p.features.gangs.core.roster import Roster
-from formation_p2p.features.gangs.core.tunnel import OWNER, Party, TunnelError, party
+from formation_p2p.features.gangs.core.roster import OWNER, Member, Roster
+from formation_p2p.features.gangs.core.tunnel import TunnelError, party
 from formation_p2p.net.transport.errors import IOException, StreamEOF
 from formation_p2p.net.tunnels import SMALL_BYTES, TunnelStream
 
@@ -155,7 +155,7 @@ class Seat:
     """Are called with each newer roster. Must not raise."""
 
     def __post_init__(self) -> None:
-        self._parties: dict[TunnelStream, Party] = {}
+        self._parties: dict[TunnelStream, Member] = {}
         self._waiting: set[trio.CancelScope] = set()
         self._turns: dict[tuple[int, bool], Turns] = {}
         self._of_seat = trio.Semaphore(MAX_SEAT_TUNNELS)
@@ -173,7 +173,7 @@ class Seat:
             turns = self._turns[rank, inbound] = Turns(levels)
         return turns
 
-    def carry(self, stream: TunnelStream, there: Party, service: str, turns: Turns) -> Tunnel:
+    def carry(self, stream: TunnelStream, there: Member, service: str, turns: Turns) -> Tunnel:
         """A tunnel with that party, until it is over, or the party gone; then its turn is the
         next one's."""
 
@@ -220,7 +220,7 @@ class Seat:
         """How many tunnels there are."""
         return len(self._parties)
 
-    def _has(self, there: Party) -> bool:
+    def _has(self, there: Member) -> bool:
         now = party(self.roster, there.rank)
         return now is not None and (now.peer_id, now.fence) == (there.peer_id, there.fence)
 

@@ -12,6 +12,7 @@ import trio
 
 from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.store import MAX_STORE_BYTES, Store
 from formation_p2p.features.gangs.core.store_messages import (
     MAX_FRAME_BYTES,
@@ -26,7 +27,7 @@ from formation_p2p.features.gangs.core.store_messages import (
     pack_from_store,
     parse_from_client,
 )
-from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.tunnels import Tunnels
 from formation_p2p.net.transport.frames import Deframer, encode_frame

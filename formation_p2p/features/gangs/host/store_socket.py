@@ -41,6 +41,7 @@ import trio
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.features.gangs.core import store_messages as said
+from formation_p2p.features.gangs.core.roster import OWNER
 from formation_p2p.features.gangs.core.store_client import (
     Answered,
     Changed,
@@ -64,7 +65,7 @@ from formation_p2p.features.gangs.core.store_messages import (
     pack_from_client,
     parse_from_store,
 )
-from formation_p2p.features.gangs.core.tunnel import OWNER, TunnelError
+from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host.seat import Seat, Tunnel
 from formation_p2p.features.gangs.host.store_host import MAX_UNTOLD_BYTES, SERVICE, Do, Outbox
 from formation_p2p.features.gangs.host.tunnels import Tunnels

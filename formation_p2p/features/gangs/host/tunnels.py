@@ -20,13 +20,11 @@ import trio
 
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation, RemoteError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.roster import OWNER, Member, Roster
 from formation_p2p.features.gangs.core.tunnel import (
     MAX_MESSAGE_BYTES,
-    OWNER,
     RESERVED,
     OpenTunnel,
-    Party,
     TunnelError,
     TunnelOpened,
     TunnelRefusal,
@@ -202,7 +200,7 @@ class Tunnels:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_TRY_S)
 
-    async def _remotely(self, seat: Seat, asked: OpenTunnel, there: Party, turns: Turns) -> Tunnel:
+    async def _remotely(self, seat: Seat, asked: OpenTunnel, there: Member, turns: Turns) -> Tunnel:
         async with self._openings.of(there.peer_id):
             stream = await self._stack.open(there.contact, PROTOCOL, timeout_s=OPEN_S)
             try:
@@ -226,7 +224,7 @@ class Tunnels:
             stream.abort("it was not opened")
             raise
 
-    async def _locally(self, seat: Seat, asked: OpenTunnel, there: Party, turns: Turns) -> Tunnel:
+    async def _locally(self, seat: Seat, asked: OpenTunnel, there: Member, turns: Turns) -> Tunnel:
         """To another member on this node."""
         here, its = LocalStream.pair()
         tunnel = self._admitted(asked, self._me, its)

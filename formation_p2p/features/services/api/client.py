@@ -26,8 +26,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB
 from formation_p2p.features.services.core.messages import ServiceError
 from formation_p2p.features.services.core.spec import check_service_name
-from formation_p2p.features.services.host.router import Router
-from formation_p2p.features.services.host.stream import ServiceStream, serve_caller
+from formation_p2p.features.services.host.router import joined
 from formation_p2p.machine.descriptors import raise_descriptor_limit
 from formation_p2p.net.logged import logged
 
@@ -228,7 +227,7 @@ class ServiceClient:
                 raise LocalError(f"no stream: {error}; raise the limit `ulimit -n`") from error
             its.setblocking(False)
             left = trio.Event()
-            shell.do(logged, partial(_joined, router, stream, its, broken, left))
+            shell.do(logged, partial(joined, router, stream, its, broken, left))
 
             def leave(shell: Shell) -> None:
                 left.set()
@@ -265,25 +264,6 @@ class ServiceClient:
         finally:
             writer.close()
             self._copying.discard(task)
-
-
-async def _joined(
-    router: Router,
-    stream: ServiceStream,
-    its: socket.socket,
-    broken: Callable[[ServiceError], None],
-    left: trio.Event,
-) -> None:
-    """On the node's thread, until it is over. `left` is set before the caller ends it."""
-    try:
-        answered = partial(router.answered, stream)
-        await serve_caller(stream, its, router.hang_ups, answered, left)
-    except ServiceError as error:
-        router.failed(stream.service, stream.replica)
-        broken(error)
-    finally:
-        its.close()
-        router.ended(stream)
 
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:

@@ -2,7 +2,8 @@
 
 A stream to a replica is used for one request after another, for a while: see kept.py.
 
-A request is sent again where that does no harm: see core/resend.py. Needs the extra `services`.
+A request whose answer has not begun is sent again where that does no harm: where it provably never
+ran, or does the same twice. Needs the extra `services`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ import httpx2
 
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.units import KIB
-from formation_p2p.features.services.api.kept import Kept, Wanted, has_more, is_for_one_request
+from formation_p2p.features.services.api.kept import (
+    IDEMPOTENT,
+    Kept,
+    Wanted,
+    has_more,
+    is_for_one_request,
+)
 from formation_p2p.features.services.core.messages import ServiceError
-from formation_p2p.features.services.core.resend import IDEMPOTENT, may_send_again
 
 if TYPE_CHECKING:
     from formation_p2p.features.services.api.client import ServiceClient, ServiceConnection
@@ -119,11 +125,8 @@ class ServiceTransport(httpx2.AsyncBaseTransport):
                 self._kept.failed(self._service.name, stream.replica)
                 if not stream.is_used:  # else its program may have closed it while it was idle
                     self._service.failed(stream.connection.replica)
-                again = may_send_again(
-                    never_ran=isinstance(error, ServiceError) and error.never_ran,
-                    idempotent=request.method in IDEMPOTENT,
-                    answer_began=False,
-                )
+                never_ran = isinstance(error, ServiceError) and error.never_ran
+                again = never_ran or request.method in IDEMPOTENT
                 if again and can_again and tries < MAX_TRIES:
                     continue
                 raise _broken(self._service.name, error) from error

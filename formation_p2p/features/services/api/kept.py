@@ -38,6 +38,8 @@ MAX_KEPT: Final = 64
 LEFT_OVER_S: Final = 1.0
 
 
+# What does no harm twice. Source: RFC 9110, section 9.2.2.
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 # Answers without a body. A careless program says one all the same, which would be the answer to
 # whoever asks next on that stream.
 _BODILESS: Final = (204, 304)

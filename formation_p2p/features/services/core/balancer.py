@@ -25,10 +25,15 @@ from formation_p2p.core.identity import PeerId
 
 # What a caller remembers of where a service is: for as long as claims last, read again sooner.
 #
-# What was read is used for `fresh_s` as it is. After that it is used on, and read again beside
-# that; past `ttl_s` without a read that succeeded it counts for nothing, since each claim in it has
+# What was read is used for FRESH_S as it is. After that it is used on, and read again beside
+# that; past TTL_S without a read that succeeded it counts for nothing, since each claim in it has
 # expired by then. A failure says that it is old: it is read again before the next stream that is
-# opened more than `soon_s` after the last read.
+# opened more than SOON_S after the last read.
+FRESH_S: Final = 5.0
+# The life of a claim.
+TTL_S: Final = 60.0
+# A service that fails is not read more often.
+SOON_S: Final = 0.5
 
 T = TypeVar("T")
 
@@ -44,25 +49,10 @@ class Freshness(Enum):
     """There is none, or too old: read it first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouteParameters:
-    """No other peer has to agree with these."""
-
-    fresh_s: float = 5.0
-    # The life of a claim.
-    ttl_s: float = 60.0
-    # A service that fails is not read more often.
-    soon_s: float = 0.5
-
-
-ROUTE_DEFAULTS: Final = RouteParameters()
-
-
 class Route(Generic[T]):
     """Of one service."""
 
-    def __init__(self, parameters: RouteParameters = ROUTE_DEFAULTS) -> None:
-        self._parameters = parameters
+    def __init__(self) -> None:
         self._found: T | None = None
         self._found_s = self._tried_s = float("-inf")
         self._failed = False
@@ -79,52 +69,44 @@ class Route(Generic[T]):
 
     def found(self, now_s: float) -> T | None:
         """What there is to use."""
-        return self._found if now_s - self._found_s < self._parameters.ttl_s else None
+        return self._found if now_s - self._found_s < TTL_S else None
 
     def freshness(self, now_s: float) -> Freshness:
         if self.found(now_s) is None:
             return Freshness.NOTHING
-        if now_s - self._tried_s <= self._parameters.soon_s:
+        if now_s - self._tried_s <= SOON_S:
             return Freshness.FRESH
         if self._failed:
             return Freshness.SPENT
-        is_fresh = now_s - self._found_s < self._parameters.fresh_s
-        return Freshness.FRESH if is_fresh else Freshness.OLD
+        return Freshness.FRESH if now_s - self._found_s < FRESH_S else Freshness.OLD
 
     def may_read_at_s(self) -> float:
         """No sooner than this, after a read that found nothing of use."""
-        return self._tried_s + self._parameters.soon_s
+        return self._tried_s + SOON_S
 
 
 # Of the time to the first byte: the latest counts for an eighth, as of round trips (RFC 6298).
 _WEIGHT: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class BalancerParameters:
-    """No other peer has to agree with these."""
-
-    # Where a tier ends: one machine or room, a campus, a country, a continent, the next one.
-    # Within a tier the load decides, since the way there hardly differs.
-    tiers_us: tuple[int, ...] = (2_000, 10_000, 30_000, 80_000, 200_000)
-    # So many failures in a row, within so long, and a replica is left out for so long.
-    errors: int = 5
-    errors_within_s: float = 10.0
-    left_out_s: float = 30.0
-    # Of all replicas, in hundredths, but one at least: a fault of the caller's own network must not
-    # leave out all of them.
-    most_left_out_percent: int = 10
-    # One that said that it is busy, or that was not reached, is asked again after so long: doubled
-    # each time up to the last figure.
-    rest_s: float = 0.05
-    most_rest_s: float = 1.0
-    # What was seen of a replica says half as much after so long.
-    half_life_s: float = 10.0
-    # A replica of which nothing was seen yet answers like the fastest, or within this.
-    first_guess_s: float = 0.001
-
-
-BALANCER_DEFAULTS: Final = BalancerParameters()
+# Where a tier ends: one machine or room, a campus, a country, a continent, the next one. Within a
+# tier the load decides, since the way there hardly differs.
+TIERS_US: Final = (2_000, 10_000, 30_000, 80_000, 200_000)
+# So many failures in a row, within so long, and a replica is left out for so long.
+ERRORS: Final = 5
+ERRORS_WITHIN_S: Final = 10.0
+LEFT_OUT_S: Final = 30.0
+# Of all replicas, in hundredths, but one at least: a fault of the caller's own network must not
+# leave out all of them.
+MOST_LEFT_OUT_PERCENT: Final = 10
+# One that said that it is busy, or that was not reached, is asked again after so long: doubled each
+# time up to the last figure.
+REST_S: Final = 0.05
+MOST_REST_S: Final = 1.0
+# What was seen of a replica says half as much after so long.
+HALF_LIFE_S: Final = 10.0
+# A replica of which nothing was seen yet answers like the fastest, or within this.
+FIRST_GUESS_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +140,8 @@ class _Seen:
 class Balancer:
     """Of one service, at one caller."""
 
-    def __init__(
-        self, rng: random.Random, parameters: BalancerParameters = BALANCER_DEFAULTS
-    ) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._parameters = parameters
         self._seen: dict[PeerId, _Seen] = {}
 
     def listed(self, replicas: Iterable[Replica]) -> None:
@@ -184,7 +163,7 @@ class Balancer:
     def measured(self, peer_id: PeerId, rtt_us: int) -> None:
         """A round trip to the replica takes so long."""
         if (seen := self._seen.get(peer_id)) is not None:
-            seen.tier = bisect_right(self._parameters.tiers_us, rtt_us)
+            seen.tier = bisect_right(TIERS_US, rtt_us)
 
     # -- the choice -------------------------------------------------------------------------------
 
@@ -233,14 +212,12 @@ class Balancer:
 
     def _guess_s(self, near: Sequence[_Seen], now_s: float) -> float:
         known = (self._first_byte_s(each, now_s) for each in near)
-        return min(
-            (each for each in known if each is not None), default=self._parameters.first_guess_s
-        )
+        return min((each for each in known if each is not None), default=FIRST_GUESS_S)
 
     def _first_byte_s(self, seen: _Seen, now_s: float) -> float | None:
         if seen.first_byte_s is None:
             return None
-        age = (now_s - seen.first_byte_at_s) / self._parameters.half_life_s
+        age = (now_s - seen.first_byte_at_s) / HALF_LIFE_S
         return max(math.ldexp(seen.first_byte_s, -int(age)), 1e-6)
 
     def may_choose_at_s(self, now_s: float) -> float:
@@ -279,9 +256,9 @@ class Balancer:
     def rest(self, peer_id: PeerId, now_s: float) -> None:
         """It is busy, or was not reached: ask others for a moment."""
         if (seen := self._seen.get(peer_id)) is not None:
-            wait_s = self._parameters.rest_s * 2 ** min(seen.rests, 16)
+            wait_s = REST_S * 2 ** min(seen.rests, 16)
             seen.rests += 1
-            seen.rests_until_s = now_s + min(wait_s, self._parameters.most_rest_s)
+            seen.rests_until_s = now_s + min(wait_s, MOST_REST_S)
 
     def failed(self, peer_id: PeerId, now_s: float) -> bool:
         """It was not reached, or broke, or answered with an error of its own. Returns whether it is
@@ -289,16 +266,16 @@ class Balancer:
         seen = self._seen.get(peer_id)
         if seen is None:
             return False
-        at_s, bounds = seen.errors_at_s, self._parameters
+        at_s = seen.errors_at_s
         at_s.append(now_s)
-        while at_s[0] < now_s - bounds.errors_within_s or len(at_s) > bounds.errors:
+        while at_s[0] < now_s - ERRORS_WITHIN_S or len(at_s) > ERRORS:
             at_s.popleft()
-        if len(at_s) < bounds.errors or seen.left_out_until_s > now_s:
+        if len(at_s) < ERRORS or seen.left_out_until_s > now_s:
             return False
         out = sum(each.left_out_until_s > now_s for each in self._seen.values())
-        if out >= max(len(self._seen) * bounds.most_left_out_percent // 100, 1):
+        if out >= max(len(self._seen) * MOST_LEFT_OUT_PERCENT // 100, 1):
             return False
-        seen.left_out_until_s = now_s + bounds.left_out_s
+        seen.left_out_until_s = now_s + LEFT_OUT_S
         at_s.clear()
         return True
 

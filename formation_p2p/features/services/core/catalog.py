@@ -22,7 +22,7 @@ from formation_p2p.core.units import GIB
 from formation_p2p.dht.core import messages as kad
 from formation_p2p.dht.core.operations import Answer, Asked, Searched
 from formation_p2p.features.services.core.events import ServiceStep, SpecPublished
-from formation_p2p.features.services.core.means import Means
+from formation_p2p.features.services.core.means import Means, ignored
 from formation_p2p.features.services.core.shelf import asking, catalog_name, counts_more
 from formation_p2p.features.services.core.signed_spec import SignedSpec
 from formation_p2p.features.services.core.spec import ServiceSpec, WorkerType
@@ -173,11 +173,7 @@ class CatalogReader:
             if name not in theirs or counts_more(ours, theirs[name])
         ]
         if puts:
-            means.inquiries.ask(puts, now, "read repair", _ignored, len(puts))
-
-
-def _ignored(ended: Asked, now: Moment) -> None:
-    pass
+            means.inquiries.ask(puts, now, "read repair", ignored, len(puts))
 
 
 def _lasts(known: SignedSpec, signed: SignedSpec, now: Moment) -> bool:

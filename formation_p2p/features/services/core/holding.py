@@ -27,7 +27,7 @@ from formation_p2p.features.services.core.events import (
     StartReplica,
     StopReplica,
 )
-from formation_p2p.features.services.core.means import Means
+from formation_p2p.features.services.core.means import Means, ignored
 from formation_p2p.features.services.core.renewing import Renewing
 from formation_p2p.features.services.core.replica import Own, Replica, reserved
 from formation_p2p.features.services.core.scaling import is_elastic, own_word
@@ -116,7 +116,7 @@ class Holding:
         if not self.stops:
             self._means.had.pop(service, None)
         self.renewing.drop(replica)
-        self._write(replica, ClaimState.GONE, now, "withdraw", _ignored, 1)
+        self._write(replica, ClaimState.GONE, now, "withdraw", ignored, 1)
         replica.machine.give_back(reserved(service, replica.epoch), now)
         self._gone(service, failed, now)
 
@@ -337,7 +337,3 @@ class Holding:
 
     def _emit(self, replica: Replica, step: ServiceStep, why: str, now: Moment) -> None:
         self._means.emit(replica.service, replica.slot, step, why, now)
-
-
-def _ignored(ended: Asked, now: Moment) -> None:
-    pass

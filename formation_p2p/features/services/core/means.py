@@ -377,6 +377,10 @@ def density(count: int, reach: int) -> int:
     return max(count, (count << KEY_BITS) // max(reach, 1))
 
 
+def ignored(ended: Asked, now: Moment) -> None:
+    """Nothing follows from who has answered."""
+
+
 def has_own(answer: Answer) -> bool:
     """Whether a peer gave a claim of its own: one that has begun anew does not."""
     reply, peer_id = answer.reply, answer.to.peer_id

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.core.effects import Moment
-from formation_p2p.dht.core.operations import Asked
 from formation_p2p.features.services.core.claim import (
     CLAIM_TTL_S,
     MEMBERS_SLOT,
@@ -19,7 +18,7 @@ from formation_p2p.features.services.core.claim import (
 )
 from formation_p2p.features.services.core.events import MembersServe
 from formation_p2p.features.services.core.holding import Holding
-from formation_p2p.features.services.core.means import Means
+from formation_p2p.features.services.core.means import Means, ignored
 from formation_p2p.features.services.core.spec import MAX_REQUESTS, MAX_SERVICES
 
 
@@ -94,8 +93,4 @@ class Members:
         means.sight(service).take(sealed)
         means.shelf.keep_claim(name, sealed, now)
         holders = (*means.holders.nearest(name, now), *means.holders.lost(name, now))
-        means.write(service, sealed, holders, now, "members", _ignored, len(holders))
-
-
-def _ignored(ended: Asked, now: Moment) -> None:
-    pass
+        means.write(service, sealed, holders, now, "members", ignored, len(holders))

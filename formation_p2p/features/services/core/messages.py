@@ -57,7 +57,7 @@ class ServiceError(RemoteError):
         self.never_ran = never_ran or refusal is not None
 
 
-def _read_name(value: object) -> str:
+def read_name(value: object) -> str:
     name = take_text(value, "service", _MAX_NAME_CHARS)
     check_service_name("service", name)
     return name
@@ -76,7 +76,8 @@ def _read_refusal(value: object) -> ServiceRefusal:
         raise Malformed("refusal", "is not one of this protocol") from error
 
 
-_WHY: Final = schema.custom(
+SERVICE_NAME: Final = schema.custom(read_name)
+WHY: Final = schema.custom(
     schema.text(MAX_WHY_CHARS).reader("why"), lambda why: why[:MAX_WHY_CHARS]
 )
 _PROTOCOL: Final[Schema[ServiceMessage]] = Schema("service protocol", MAX_MESSAGE_BYTES)
@@ -88,7 +89,7 @@ class OpenService:
     """Lead me to the replica of `service` that is here. `digest` is of the spec that it must have;
     ANY takes whatever version it is of."""
 
-    service: Annotated[str, schema.custom(_read_name)]
+    service: Annotated[str, SERVICE_NAME]
     grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)]
     digest: Annotated[bytes, schema.custom(_read_digest)]
 
@@ -105,7 +106,7 @@ class ServiceRefused:
     """Nothing follows."""
 
     refusal: Annotated[ServiceRefusal, schema.custom(_read_refusal, str)]
-    why: Annotated[str, _WHY]
+    why: Annotated[str, WHY]
 
 
 ServiceMessage = OpenService | ServiceOpened | ServiceRefused

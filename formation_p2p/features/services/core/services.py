@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId, key_of_peer
-from formation_p2p.dht.core.operations import Asked, Published
+from formation_p2p.dht.core.operations import Published
 from formation_p2p.discovery.core.finder import Found
 from formation_p2p.features.services.core import events
 from formation_p2p.features.services.core.autoscaling import Autoscaling
@@ -20,7 +20,7 @@ from formation_p2p.features.services.core.guards import Guards, Watcher
 from formation_p2p.features.services.core.holders import Holders
 from formation_p2p.features.services.core.holding import Holding
 from formation_p2p.features.services.core.keeping import Keeping, Surge
-from formation_p2p.features.services.core.means import Inquiries, Means, density
+from formation_p2p.features.services.core.means import Inquiries, Means, density, ignored
 from formation_p2p.features.services.core.members import Members
 from formation_p2p.features.services.core.parameters import ServiceParameters
 from formation_p2p.features.services.core.queries import Queries
@@ -297,7 +297,7 @@ class Services:
         name = signed.spec.name
         if not self._may_run(signed):
             return
-        if self.holding.claim(signed, 0, self._means.next_epoch(name, 0, now), now, _ignored, 1):
+        if self.holding.claim(signed, 0, self._means.next_epoch(name, 0, now), now, ignored, 1):
             self.holding.start(name, now, "pinned to this worker")
 
     # -- what is seen ---------------------------------------------------------------------------
@@ -407,7 +407,3 @@ class Services:
         few = far[:COUNTED]
         count = len(far) if found.complete else density(len(few), few[-1])
         self._means.counts[kind] = count
-
-
-def _ignored(ended: Asked, now: Moment) -> None:
-    pass

@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from formation_p2p.features.services.core.spec import MAX_ARGUMENTS, check_service_name
+from formation_p2p.features.services.core.messages import SERVICE_NAME, WHY, read_name
+from formation_p2p.features.services.core.spec import MAX_ARGUMENTS
 from formation_p2p.records.core import schema
-from formation_p2p.records.core.codec import MAX_INT, take_text
+from formation_p2p.records.core.codec import MAX_INT
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.records.core.schema import Schema
 from formation_p2p.workload.core.blob import Cid
@@ -26,21 +27,10 @@ MAX_ARGUMENT_CHARS: Final = 1024
 MAX_MESSAGE_BYTES: Final = MAX_GRANT_BYTES + 8 * 1024
 # All that a replica keeps of what it has printed has fewer lines.
 MAX_LINES: Final = 10_000_000
-MAX_WHY_CHARS: Final = 256
 STDOUT, STDERR, EXIT = 1, 2, 3
 
 
-def _read_name(value: object) -> str:
-    name = take_text(value, "service", 40)
-    check_service_name("service", name)
-    return name
-
-
-_NAME_OR_NONE: Final = schema.custom(lambda value: "" if value == "" else _read_name(value))
-_NAME: Final = schema.custom(_read_name)
-_WHY: Final = schema.custom(
-    schema.text(MAX_WHY_CHARS).reader("why"), lambda why: why[:MAX_WHY_CHARS]
-)
+_NAME_OR_NONE: Final = schema.custom(lambda value: "" if value == "" else read_name(value))
 _PROTOCOL: Final[Schema[TendingMessage]] = Schema("replica protocol", MAX_MESSAGE_BYTES)
 
 
@@ -50,7 +40,7 @@ class ReadLog:
     """What the replica of `service` here has printed: the last `tail` lines, of those since a time;
     with `follows` also what comes, until the stream ends. For who may publish services."""
 
-    service: Annotated[str, _NAME]
+    service: Annotated[str, SERVICE_NAME]
     grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)] = field(repr=False)
     tail: Annotated[int, schema.integer(0, MAX_LINES)]
     since_unix_s: Annotated[int, schema.integer(0, MAX_INT)]
@@ -63,7 +53,7 @@ class RunBeside:
     """Run `argv` where the replica of `service` here runs. For the owner of the machine, and for
     the publisher where the worker allows that."""
 
-    service: Annotated[str, _NAME]
+    service: Annotated[str, SERVICE_NAME]
     grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)] = field(repr=False)
     argv: Annotated[tuple[str, ...], schema.items(schema.text(MAX_ARGUMENT_CHARS), MAX_ARGUMENTS)]
 
@@ -98,7 +88,7 @@ class Tended:
 class Untended:
     """Nothing follows."""
 
-    why: Annotated[str, _WHY]
+    why: Annotated[str, WHY]
 
 
 Question = ReadLog | RunBeside

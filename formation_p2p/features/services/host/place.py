@@ -13,7 +13,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,8 +22,7 @@ from formation_p2p.drivers.ports import TaskPorts
 from formation_p2p.features.services.core.messages import ServiceError
 from formation_p2p.features.services.core.signed_spec import SignedSpec
 from formation_p2p.features.services.core.spec import ServiceSpec
-from formation_p2p.features.services.host.router import Router
-from formation_p2p.features.services.host.stream import serve_caller
+from formation_p2p.features.services.host.router import Router, joined
 from formation_p2p.machine.folders import remove_folder
 from formation_p2p.machine.unix_socket import connected_to, reachable
 from formation_p2p.net.transport.tcp import next_client
@@ -166,34 +164,29 @@ async def _serve(
         async with trio.open_nursery() as nursery:
             while True:
                 end = await next_client(listening)
-                await limiter.acquire_on_behalf_of(end)
                 its = socket.socket(fileno=end.detach())
                 its.setblocking(False)
-                over = partial(_release, limiter, end)
-                nursery.start_soon(_join, its, path, router, on_behalf, over)
-
-
-def _release(limiter: trio.CapacityLimiter, end: object) -> None:
-    limiter.release_on_behalf_of(end)
+                await limiter.acquire_on_behalf_of(its)
+                nursery.start_soon(_join, its, path, router, on_behalf, limiter)
 
 
 async def _join(
-    its: socket.socket, path: Path, router: Router, on_behalf: bytes, over: partial[None]
+    its: socket.socket,
+    path: Path,
+    router: Router,
+    on_behalf: bytes,
+    limiter: trio.CapacityLimiter,
 ) -> None:
     name, caller = path.name, path.parent.parent.name
+
+    def broken(error: ServiceError) -> None:
+        log.debug("a stream of a replica to %s has broken: %s", name, error)
+
     try:
-        stream = await router.open(name, within_s=WITHIN_S, caller=caller, on_behalf=on_behalf)
+        with its:
+            stream = await router.open(name, within_s=WITHIN_S, caller=caller, on_behalf=on_behalf)
+            await joined(router, stream, its, broken)
     except ServiceError as error:
         log.debug("a replica cannot use %s: %s", name, error)
-        its.close()
-        over()
-        return
-    try:
-        await serve_caller(stream, its, router.hang_ups, partial(router.answered, stream))
-    except ServiceError as error:
-        router.failed(stream.service, stream.replica)
-        log.debug("a stream of a replica to %s has broken: %s", name, error)
     finally:
-        its.close()
-        router.ended(stream)
-        over()
+        limiter.release_on_behalf_of(its)

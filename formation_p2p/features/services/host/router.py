@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -34,7 +35,7 @@ from formation_p2p.features.services.core.messages import (
 from formation_p2p.features.services.core.spec import MAX_SERVICES
 from formation_p2p.features.services.core.turns import MAX_WAITING, Turns
 from formation_p2p.features.services.host.server import ANSWER_S, PROTOCOL, ServiceServer
-from formation_p2p.features.services.host.stream import HangUps, ServiceStream
+from formation_p2p.features.services.host.stream import HangUps, ServiceStream, serve_caller
 from formation_p2p.net.transport.errors import IOException
 from formation_p2p.net.transport.frames import encode_frame, read_frame
 from formation_p2p.net.transport.raw import ByteStream
@@ -56,10 +57,8 @@ class Listing:
     """False where the catalog was read and has no such service."""
 
 
-class Directory(Protocol):
-    async def read(self, service: str) -> Listing | None:
-        """None where nothing could be read, which says nothing of the service."""
-
+# None where nothing could be read, which says nothing of the service.
+ReadListing = Callable[[str], Awaitable[Listing | None]]
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ class Router:
         me: PeerId,
         server: ServiceServer,
         grant: Callable[[bytes], bytes],
-        directory: Directory,
+        read: ReadListing,
         spawn: Spawn,
         rng: random.Random,
     ) -> None:
@@ -155,7 +154,7 @@ class Router:
         self.me = me
         self._server = server
         self._grant = grant
-        self.directory = directory
+        self.read_listing = read
         self._spawn = spawn
         self._rng = rng
         self._known: dict[str, _Known] = {}  # the one asked for last at the end
@@ -317,7 +316,7 @@ class Router:
         is_read = known.reading.locked()
         async with known.reading:
             if not is_read:
-                found = await self.directory.read(known.service)
+                found = await self.read_listing(known.service)
                 known.route.read(found, trio.current_time())
                 if found is not None:
                     known.balancer.listed(found.replicas)
@@ -418,6 +417,25 @@ class Router:
         connection = self._stack.swarm.connection_to(replica)
         if connection is not None:
             self._spawn(connection.prove)
+
+
+async def joined(
+    router: Router,
+    stream: ServiceStream,
+    its: socket.socket,
+    broken: Callable[[ServiceError], None],
+    left: trio.Event | None = None,
+) -> None:
+    """Join a stream to the socket of its caller, until it is over. `broken` is told why it broke;
+    `left` is set before the caller ends it."""
+    try:
+        await serve_caller(stream, its, router.hang_ups, partial(router.answered, stream), left)
+    except ServiceError as error:
+        router.failed(stream.service, stream.replica)
+        broken(error)
+    finally:
+        its.close()
+        router.ended(stream)
 
 
 async def _taken(stream: ByteStream, service: str, replica: PeerId) -> None:

@@ -21,7 +21,6 @@ from formation_p2p.features.services.core.events import (
     ServicesRead,
 )
 from formation_p2p.features.services.host.reads import ServiceReads
-from formation_p2p.features.services.host.replica_host import NoReplicas, ReplicaHost
 from formation_p2p.features.services.host.replicas import Replicas, ReplicaStatus
 from formation_p2p.features.services.host.router import Listing, Router
 from formation_p2p.features.services.host.server import PROTOCOL, ServiceServer
@@ -47,32 +46,28 @@ class HostedServices:
         self._means = means
         self.reads = ServiceReads(means.feed)
         self.replicas: Replicas | None = None
-        self._host: ReplicaHost = NoReplicas(means.feed)
         stack, exchange, network = means.stack, means.exchange, means.config.network
         identity, me = means.config.identity, means.config.identity.peer_id
         self._circles = Circles(me, network)
         self.server = ServiceServer(exchange.readers.admit, self._circles.scope_of)
         stack.served.by_protocol[PROTOCOL] = self.server.accept
         rng = random.Random(random.SystemRandom().getrandbits(128))
-        directory = ClaimDirectory(self.reads)
 
         def grant(on_behalf: bytes) -> bytes:
             return narrowed(exchange.grant, network.root_public_key, on_behalf, circles=True)
 
         show = exchange.readers.admit, lambda: exchange.grant
         secrets = Secrets(identity, means.config.secrets)
-        self.tending = Tending(stack, identity, secrets, self.reads, *show, self._own, spawn)
+        self.tending = Tending(
+            stack, identity, secrets, self.reads, *show, lambda: self.replicas, spawn
+        )
         exchange.secret_of = self.tending.secret
-        self.router = Router(stack, me, self.server, grant, directory, spawn, rng)
-
-    def _own(self) -> Replicas | None:
-        replicas = self.server.replicas
-        return replicas if isinstance(replicas, Replicas) else None
+        self.router = Router(stack, me, self.server, grant, self._listing, spawn, rng)
 
     @property
     def part(self) -> NodePart:
         return NodePart(
-            performs(lambda each: self._host.perform(each), *types_of(ReplicaEffect))
+            performs(self._perform, *types_of(ReplicaEffect))
             | performs(self.reads.told, *types_of(ServiceAnswer))
             | performs(_noted, EmitServiceEvent),
             run=self.router.hang_ups.run,
@@ -85,10 +80,18 @@ class HostedServices:
         """Run services, with the drivers of tasks. Their logs and volumes are in the folder
         `root`."""
         means, scratch_root = self._means, self._means.config.scratch_root
-        self._host = self.replicas = self.server.replicas = Replicas(
+        self.replicas = self.server.replicas = Replicas(
             drivers, scratch_root, root, means.do, means.feed, self.router, means.exchange
         )
         means.feed(event)
+
+    def _perform(self, effect: ReplicaEffect) -> None:
+        assert self.replicas is not None, "the peer runs none before it is told of the worker"
+        self.replicas.perform(effect)
+
+    async def _listing(self, service: str) -> Listing | None:
+        """By the claims in the DHT."""
+        return listed(service, await self.reads.read(service))
 
     def statuses(self) -> tuple[ReplicaStatus, ...]:
         """Of the replicas that run here."""
@@ -126,16 +129,6 @@ class HostedServices:
             }
             for each in self.statuses()
         ]
-
-
-class ClaimDirectory:
-    """Reads the claims of a service in the DHT."""
-
-    def __init__(self, reads: ServiceReads) -> None:
-        self._reads = reads
-
-    async def read(self, service: str) -> Listing | None:
-        return listed(service, await self._reads.read(service))
 
 
 def listed(service: str, found: ServicesRead) -> Listing | None:
