@@ -80,7 +80,7 @@ from formation_p2p.features.gangs.core.recovery import Recompute as Recompute
 from formation_p2p.features.gangs.core.recovery import Recovery as Recovery
 from formation_p2p.features.gangs.core.recovery import Replace as Replace
 from formation_p2p.features.gangs.core.recovery import TakeOver as TakeOver
-from formation_p2p.features.gangs.host.partitioning import partition as partition
+from formation_p2p.features.gangs.host.strategies import partition as partition
 from formation_p2p.features.services.api.client import ServiceClient as ServiceClient
 from formation_p2p.features.services.api.client import ServiceConnection as ServiceConnection
 from formation_p2p.features.services.api.sync import SyncServiceClient as SyncServiceClient

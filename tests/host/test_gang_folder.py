@@ -16,7 +16,7 @@ import trio
 
 from formation_p2p.core.units import MIB
 from formation_p2p.features.gangs.core.events import JoinGang
-from formation_p2p.features.gangs.core.gang_id import HALF_BYTES, gang_id_of
+from formation_p2p.features.gangs.core.roster import HALF_BYTES, gang_id_of
 from formation_p2p.features.gangs.core.tunnel import TunnelError
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.leases import LeaseGangs

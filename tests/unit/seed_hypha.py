@@ -25,7 +25,7 @@ from formation_p2p.features.gangs.core.rounds import (
     batch_size,
     foresee,
 )
-from formation_p2p.features.gangs.core.window import Window
+from formation_p2p.features.gangs.core.usage import Window
 from formation_p2p.jobs.core.job_events import TaskSucceeded
 from formation_p2p.leases.core.held import HeldResources
 from formation_p2p.leases.core.lessee import Lessee

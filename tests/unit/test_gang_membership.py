@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, key_of_peer
 from formation_p2p.features.gangs.core.candidates import key_of_gang, members_of
-from formation_p2p.features.gangs.core.gang_id import HALF_BYTES, gang_id_of, is_gang_of
-from formation_p2p.features.gangs.core.roster import GANG_ID_CHARS
+from formation_p2p.features.gangs.core.roster import (
+    GANG_ID_CHARS,
+    HALF_BYTES,
+    gang_id_of,
+    is_gang_of,
+)
 from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.leases.core.messages import PlacementRequest
 from formation_p2p.machine.core.capability import Capacity

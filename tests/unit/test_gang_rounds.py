@@ -37,7 +37,7 @@ from formation_p2p.features.gangs.core.rounds import (
     batch_size,
     foresee,
 )
-from formation_p2p.features.gangs.core.window import Window
+from formation_p2p.features.gangs.core.usage import Window
 from formation_p2p.workload.core.scaling import Autoscaler, ScalingPolicy
 
 

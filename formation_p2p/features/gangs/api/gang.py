@@ -46,8 +46,7 @@ from formation_p2p.features.gangs.core.events import (
     MemberUsed,
     ResizeGang,
 )
-from formation_p2p.features.gangs.core.gang_id import HALF_BYTES, gang_id_of
-from formation_p2p.features.gangs.core.roster import OWNER
+from formation_p2p.features.gangs.core.roster import HALF_BYTES, OWNER, gang_id_of
 from formation_p2p.features.gangs.core.spec import GangSpec
 from formation_p2p.features.gangs.core.tunnel import TunnelError, is_service
 from formation_p2p.features.gangs.host.programs import splice

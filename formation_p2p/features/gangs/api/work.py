@@ -40,8 +40,7 @@ from formation_p2p.features.gangs.core.recovery import (
     remedy_of,
 )
 from formation_p2p.features.gangs.core.rounds import Slices, batch_size
-from formation_p2p.features.gangs.host.partitioning import partition
-from formation_p2p.features.gangs.host.recoveries import parse_recovery
+from formation_p2p.features.gangs.host.strategies import parse_recovery, partition
 from formation_p2p.workload.core.scaling import ScalingPolicy
 
 R = TypeVar("R")

@@ -8,6 +8,7 @@ which it came.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -23,8 +24,7 @@ from formation_p2p.records.core.schema import custom, flag, integer, items, reco
 MAX_MEMBERS: Final = 64
 # The owner of a gang has no rank. Among ranks it has this number.
 OWNER: Final = -1
-# 16 bytes in hex, half of them random (features/gangs/core/gang_id.py): another gang's is not
-# guessed, and never the same.
+# 16 bytes in hex: another gang's is not guessed, and never the same.
 GANG_ID_CHARS: Final = 32
 
 
@@ -84,3 +84,29 @@ class Roster:
 
     def member(self, rank: int) -> Member | None:
         return next((each for each in self.members if each.rank == rank), None)
+
+
+# The name of a gang says whose it is: the first half is random, the second a digest of it and of
+# the owner's peer id. Members know the name, and may be owners of gangs themselves: none of them
+# makes one of the same name that is taken for it.
+
+# Of each half. Another owner would have to make 2^64 keys.
+HALF_BYTES: Final = 8
+
+
+def gang_id_of(owner: PeerId, drawn: bytes) -> str:
+    """From HALF_BYTES that were drawn at random."""
+    return (drawn + _digest(owner, drawn)).hex()
+
+
+def is_gang_of(gang_id: str, owner: PeerId) -> bool:
+    """Whether this owner made that name."""
+    drawn = gang_id[: 2 * HALF_BYTES]
+    try:
+        return gang_id == gang_id_of(owner, bytes.fromhex(drawn))
+    except ValueError:
+        return False
+
+
+def _digest(owner: PeerId, drawn: bytes) -> bytes:
+    return hashlib.sha256(drawn + peer_id_to_bytes(owner)).digest()[:HALF_BYTES]

@@ -16,8 +16,7 @@ import trio
 
 from formation_p2p.drivers.ports import TaskPorts
 from formation_p2p.features.gangs.core.events import JoinGang
-from formation_p2p.features.gangs.core.gang_id import is_gang_of
-from formation_p2p.features.gangs.core.roster import Roster
+from formation_p2p.features.gangs.core.roster import Roster, is_gang_of
 from formation_p2p.features.gangs.core.tunnel import RESERVED
 from formation_p2p.features.gangs.host.gangs import NodeGangs
 from formation_p2p.features.gangs.host.place import MemberPlace

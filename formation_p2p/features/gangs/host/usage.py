@@ -1,7 +1,7 @@
 """What the tasks of this machine's gang members use, measured now and then, and told their owners.
 
 A member is measured every EVERY_S while it is one. What is for the same owner goes in one message,
-where it comes within a moment (features/gangs/core/window.py).
+where it comes within a moment (features/gangs/core/usage.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import trio
 from formation_p2p.core.identity import PeerId
 from formation_p2p.drivers.supervised import supervisors_of
 from formation_p2p.features.gangs.core.events import JoinGang
-from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes
-from formation_p2p.features.gangs.core.window import Window
+from formation_p2p.features.gangs.core.usage import LeaseUsage, LinkBytes, Window
 from formation_p2p.features.gangs.host.seat import Seat
 from formation_p2p.machine.core.bounds import MAX_CPU_MILLI
 

@@ -1,17 +1,21 @@
-"""Strategies by the names that people write: those built in, and those of installed packages, which
-offer them in the entry point group `formation_p2p.partitioners` (docs/explanation/clusters.md)."""
+"""Strategies by the names that people write: those built in, and those that installed packages offer
+in the entry point groups `formation_p2p.partitioners` and `formation_p2p.recoveries`
+(docs/explanation/clusters.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from formation_p2p.features.gangs.core import recovery
 from formation_p2p.features.gangs.core.part import Links, MemberCapacity, Part, Strategy
 from formation_p2p.features.gangs.core.partition import BUILT_IN, Partition
 from formation_p2p.features.gangs.core.partition import partition as partition_by
+from formation_p2p.features.gangs.core.recovery import Recovery
 from formation_p2p.machine.entry_points import Offered
 
 PARTITIONERS: Final = Offered("formation_p2p.partitioners", BUILT_IN)
+RECOVERIES: Final = Offered("formation_p2p.recoveries", recovery.RECOVERIES)
 
 
 def partition(
@@ -25,3 +29,8 @@ def partition(
     installed package, or an object with `assign`. Raises InvalidInput; Unplaceable where the parts
     do not fit into the members' memory."""
     return partition_by(parts, members, strategy, links=links, strategies=PARTITIONERS)
+
+
+def parse_recovery(text: str | Recovery) -> Recovery:
+    """What follows the loss of a member. Raises InvalidInput."""
+    return recovery.parse_recovery(text, RECOVERIES)
