@@ -1,5 +1,5 @@
-"""Strategies by the names that people write: those built in, and those that installed packages offer
-in the entry point groups `formation_p2p.partitioners` and `formation_p2p.recoveries`
+"""Strategies by the names that people write: those built in, and those of installed packages, in
+the entry point groups `formation_p2p.partitioners` and `formation_p2p.recoveries`
 (docs/explanation/clusters.md)."""
 
 from __future__ import annotations
