@@ -265,6 +265,8 @@ async def test_each_way_to_get_no_stream_says_what_to_do() -> None:
         )
         with pytest.raises(SwarmException, match="is it running, and is that its address"):
             await ours.connect(gone)
+        with pytest.raises(SwarmException, match="take one of Ed25519 or RSA"):
+            await ours.connect(PeerInfo(libp2p.peer.id.ID(b"short"), []))
         await ours.close()
         for late in (ours.connect(info(stock)), ours.new_stream(stock.get_id(), [ECHO])):
             with pytest.raises(HostException, match="this host is closed"):

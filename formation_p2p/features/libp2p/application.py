@@ -140,10 +140,9 @@ class Application:
 
     def follow(self, connection: Connection) -> None:
         """It is there, its peer has said what it is, or it is over."""
-        if connection.fleeting:
-            return
         if not connection.is_closed:
-            self._learn(self.hosted_by(connection))
+            if not connection.fleeting:
+                self._learn(self.hosted_by(connection))
         elif (gone := self._hosted.pop(connection, None)) is not None:
             gone.over.set()
             self.connections[gone.peer_id].remove(gone)
@@ -164,11 +163,15 @@ class Application:
 
     def _learn(self, hosted: HostedConnection) -> None:
         connection = hosted.connection
-        if connection.contact.addresses:
-            addresses = [Multiaddr(each) for each in connection.contact.addresses]
-            self.peerstore.add_addrs(hosted.peer_id, addresses, LEARNT_S)
-        if connection.protocols:
-            self.peerstore.set_protocols(hosted.peer_id, sorted(connection.protocols))
+        try:
+            if connection.contact.addresses:
+                addresses = [Multiaddr(each) for each in connection.contact.addresses]
+                self.peerstore.add_addrs(hosted.peer_id, addresses, LEARNT_S)
+            if connection.protocols:
+                self.peerstore.set_protocols(hosted.peer_id, sorted(connection.protocols))
+        except Exception:
+            # py-libp2p's, or the application's own: the swarm, which tells of this, goes on.
+            log.exception("the peerstore does not take what %s says", connection.peer)
 
     def _streams_of(self, hosted: HostedConnection) -> tuple[HostedStream, ...]:
         return tuple(each for each in self._streams if each.muxed_conn is hosted)
@@ -185,7 +188,10 @@ class Application:
         self, peer_id: ID, addresses: Sequence[Multiaddr] | None = None
     ) -> Connection:
         self.check()
-        peer = peer_id_from_bytes(peer_id.to_bytes())
+        try:
+            peer = peer_id_from_bytes(peer_id.to_bytes())
+        except ValueError as error:
+            raise SwarmException(f"{peer_id}: {error}; take one of Ed25519 or RSA") from error
         if (connection := self.stack.swarm.connection_to(peer)) is not None:
             return connection
         if addresses is None:
@@ -195,9 +201,11 @@ class Application:
             why = "is not connected, and the peerstore has no address of it"
             raise SwarmException(f"{peer} {why}; connect() to a PeerInfo with its addresses first")
         try:
-            return await self.stack.swarm.dialler.dial(Contact(peer, tuple(map(str, addresses))))
+            dialled = await self.stack.swarm.dialler.dial(Contact(peer, tuple(map(str, addresses))))
         except Unreachable as error:
             raise SwarmException(f"{error}; is it running, and is that its address?") from error
+        self.check()
+        return dialled
 
     def check(self) -> None:
         if self.is_closed:
