@@ -241,6 +241,7 @@ def test_denials_are_distinct_and_say_why() -> None:
     for said, expected in reasons:
         assert expected in said
     assert str(check(b"", KEY, ALICE, WORK, NOW)) == "not allowed to work: no grant was shown"
+    assert why(full, now=NOW + DAY).endswith("; ask for a new one")  # no charter ended it
     assert str(check(b"", KEY, ALICE, None, NOW)) == "not allowed to belong: no grant was shown"
     assert check(narrow, KEY, ALICE, None, NOW) is None
     lowest = issue(ROOT, Rights(NOW + DAY, max_priority=0), ALICE)
