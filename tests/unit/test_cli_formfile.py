@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.code.context import context_of, write_tar
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.features.builds.commands.formfile import is_formfile, job_of_formfile
+from formation_p2p.features.builds.context import context_of, write_tar
 from formation_p2p.workload.core.process import ContainerSpec, ProcessSpec
 
 FORMFILE = """

@@ -39,8 +39,8 @@ from formation_p2p.workload.core.process import ContainerSpec, ImageSpec, Proces
 
 if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
-    from formation_p2p.code.context import Context
     from formation_p2p.command.local.client import Link, WatchedJob
+    from formation_p2p.features.builds.context import Context
     from formation_p2p.features.builds.core.task_status import StatusChange
     from formation_p2p.jobs.core.job_events import JobEvent
     from formation_p2p.machine.core.requirements import Requirements
@@ -73,7 +73,7 @@ class Build:
 
 def build_of(folder: Path, script: str | None, targets: Sequence[str], result: str | None) -> Build:
     """Raises InvalidInput, LocalError."""
-    from formation_p2p.code.context import context_of
+    from formation_p2p.features.builds.context import context_of
 
     context = context_of(folder)
     name = folder_label("DIR", folder.resolve().name[:60] or "build")
@@ -234,7 +234,7 @@ def build(
 @contextlib.contextmanager
 def packed(made: Build) -> Iterator[Path]:
     """The build's files as one tar, which lies here while workers fetch it. Raises LocalError."""
-    from formation_p2p.code.context import write_tar
+    from formation_p2p.features.builds.context import write_tar
 
     with tempfile.TemporaryDirectory(prefix="formation-") as scratch:
         tar = Path(scratch, CONTEXT)

@@ -51,7 +51,7 @@ def job_of_formfile(path: Path) -> Iterator[JobFile]:
     with tempfile.TemporaryDirectory(prefix="formation-") as folder:
         files_in: dict[str, Path] = {}
         if run.copies:
-            from formation_p2p.code.context import context_of, write_tar
+            from formation_p2p.features.builds.context import context_of, write_tar
 
             context = context_of(path.parent)
             tell_left_out(context.left_out)

@@ -1,6 +1,6 @@
 """The files of a folder that a build may see, as one tar.
 
-The choice is that of code bundles (files.py): in a git repository what `.gitignore` does not name,
+The choice is that of code bundles (code/files.py): in a git repository what `.gitignore` does not name,
 never what looks like a secret or is made anew; and not what a `.dockerignore` or a
 `.containerignore` leaves out. The same files have the same bytes, and thus the same CID.
 """
@@ -18,7 +18,7 @@ from formation_p2p.code.files import MAX_SECRET_BYTES, Chosen, choose, is_privat
 from formation_p2p.code.modules import Unit
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import GIB, format_bytes
-from formation_p2p.workload.core.ignore_rules import parse_ignore_rules
+from formation_p2p.features.builds.core.ignore_rules import parse_ignore_rules
 
 # What has more holds data, which goes by content as an input of its own.
 MAX_CONTEXT_BYTES: Final = 4 * GIB
