@@ -1,7 +1,7 @@
 """The files of a folder that a build may see, as one tar.
 
-The choice is that of code bundles (code/files.py): in a git repository what `.gitignore` does not name,
-never what looks like a secret or is made anew; and not what a `.dockerignore` or a
+The choice is that of code bundles (code/files.py): in a git repository what `.gitignore` does not
+name, never what looks like a secret or is made anew; and not what a `.dockerignore` or a
 `.containerignore` leaves out. The same files have the same bytes, and thus the same CID.
 """
 
