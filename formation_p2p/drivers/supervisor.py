@@ -99,6 +99,9 @@ NAME_BYTES = 1024
 MEMFD_KINDS = (0, *(4 | size << 26 for size in (16, 21, 25, 29, 30, 34)))
 # A thread's stack in the kernel, on all machines that Python runs on or less.
 STACK_KIB = 16
+# That the kernel takes for a mapping; and how many a process has at most, as Linux is set up.
+MAPPING_BYTES = 200
+MAX_MAPPINGS = 65530
 # What of System V takes memory, by the columns of its lists, and how many bytes each.
 SYSTEM_V = {
     "shm": ((b"rss", 1),),
@@ -633,10 +636,10 @@ def processes() -> Iterator[tuple[int, int]]:
 
 
 class Unnamed:
-    """Files in memory that no folder has, as far as they are found: those that the processes in
-    `places` hold open (memfd_create(2)), and in a sandbox what System V holds. Not seen are those
-    that are only mapped, or on their way over a socket. `threads` is how many the processes
-    have."""
+    """Memory that no folder and no process shows, as far as it is found: of files that the
+    processes in `places` hold open (memfd_create(2)), of the kernel for their mappings, and in a
+    sandbox what System V holds. Not seen are files that are only mapped, or on their way over a
+    socket. `threads` is how many the processes have."""
 
     def __init__(self, *, in_sandbox: bool) -> None:
         self.places: list[str] = []  # as of `shown_at`, looked into from the next round on
@@ -659,7 +662,7 @@ class Unnamed:
         self._round = self._all()
 
     def _all(self) -> Iterator[int]:
-        """Bytes, after every segment and descriptor."""
+        """Bytes, after every segment, descriptor and some mappings."""
         used = 0
         if self._in_sandbox:  # others are those of the machine
             for used in segments():
@@ -671,6 +674,22 @@ class Unnamed:
                     seen.add(found.st_ino)
                     used += found.st_blocks * 512
                 yield used
+            for mappings in mapped_at(place):
+                used += MAPPING_BYTES * mappings
+                yield used
+
+
+def mapped_at(place: str) -> Iterator[int]:
+    """How many mappings a process has, part by part. One that shows none may have all that Linux
+    allows."""
+    try:
+        with open(f"{place}/maps", "rb", buffering=0) as lines:
+            while part := lines.read(65536):
+                yield part.count(b"\n")
+    except PermissionError:
+        yield MAX_MAPPINGS
+    except OSError:
+        pass  # it is gone
 
 
 def device_of(flags: int) -> int | None:

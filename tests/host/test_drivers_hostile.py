@@ -105,6 +105,25 @@ held.madvise(15)  # MADV_NOHUGEPAGE
 for place in range(0, much, 1 << 21): held[place]
 time.sleep(60)
 """
+# Each page is a mapping of its own, of which nothing is in memory, and each fork has them again.
+MAPPINGS = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+place = libc.mmap(None, ctypes.c_size_t(60_000 << 12), 0, 0x4022, -1, 0)  # PROT_NONE, NORESERVE
+for page in range(0, 60_000, 2): libc.mprotect(ctypes.c_void_p(place + (page << 12)), 4096, 1)
+for _ in range(20):
+    if os.fork() == 0: time.sleep(60)
+time.sleep(60)
+"""
+# By programs that show nobody what they have.
+UNREADABLE_MAPPINGS = """
+import os, shutil, sys
+shutil.copy(os.path.realpath(sys.executable), "hidden")
+os.chmod("hidden", 0o111)
+program = PROGRAM
+os.execve("./hidden", ["hidden", "-S", "-c", program], {"PYTHONHOME": sys.base_prefix})
+""".replace("PROGRAM", repr(MAPPINGS))
 # Without a byte in them.
 NAMES = """
 import os, time
@@ -168,6 +187,8 @@ needs_huge_pages = pytest.mark.skipif(HUGE_FREE < 100, reason="no huge pages are
         SEMAPHORES,
         MESSAGES,
         TABLES,
+        MAPPINGS,
+        UNREADABLE_MAPPINGS,
         NAMES,
         THREAD,
         THREADS,
@@ -184,7 +205,16 @@ needs_huge_pages = pytest.mark.skipif(HUGE_FREE < 100, reason="no huge pages are
             "segments",
             "small segments",
         ),
-        *("semaphores", "messages", "tables", "names", "thread", "threads"),
+        *(
+            "semaphores",
+            "messages",
+            "tables",
+            "mappings",
+            "unreadable mappings",
+            "names",
+            "thread",
+            "threads",
+        ),
     ],
 )
 def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None:
