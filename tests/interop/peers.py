@@ -189,8 +189,10 @@ def ours() -> Iterator[Ours]:
 
 
 @contextmanager
-def py_libp2p() -> Iterator[Node]:
-    with _running([sys.executable, "-m", "tests.interop.py_node"], ROOT) as (process, log):
+def py_libp2p(*arguments: str) -> Iterator[Node]:
+    """As the head of `py_node.py` says."""
+    command = [sys.executable, "-m", "tests.interop.py_node", *arguments]
+    with _running(command, ROOT) as (process, log):
         yield Program(process, log)
 
 
@@ -225,6 +227,7 @@ FOREIGN: Final[Mapping[str, Callable[[], AbstractContextManager[Node]]]] = {
     "go": go_libp2p,
     "js": partial(js, "node"),
     "py": py_libp2p,
+    "hosted": partial(py_libp2p, "--hosted"),
 }
 
 

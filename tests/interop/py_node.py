@@ -1,6 +1,9 @@
-"""py-libp2p's own host and KadDHT, as they come: `python -m tests.interop.py_node`."""
+"""py-libp2p's own KadDHT on its own host, as they come: `python -m tests.interop.py_node`; with
+`--hosted` on our connections.
+"""
 
 import logging
+import sys
 from typing import Any
 
 import trio
@@ -13,7 +16,9 @@ from libp2p.records.validator import Validator
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
+from formation_p2p.features.libp2p.host import hosted
 from tests.interop.lines import Command, obey
+from tests.support.stacks import Node, running
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
@@ -77,16 +82,24 @@ class PyNode:
         return None if value is None else value.hex()
 
 
-async def main() -> None:
+async def serve(host: IHost) -> None:
+    node = PyNode(host)
+    async with background_trio_service(node.dht):
+        addresses = [str(each).partition("/p2p/")[0] for each in host.get_addrs()]
+        await obey(node.commands(), {"peer": host.get_id().to_base58(), "addresses": addresses})
+
+
+async def main(is_hosted: bool) -> None:
+    if is_hosted:
+        async with running(ours := Node()):
+            (await hosted(ours.stack, ours.identity, serve))()
+        return
     host = new_host()
     async with host.run(listen_addrs=[Multiaddr(LOOPBACK)]):
-        node = PyNode(host)
-        async with background_trio_service(node.dht):
-            addresses = [str(each).partition("/p2p/")[0] for each in host.get_addrs()]
-            await obey(node.commands(), {"peer": host.get_id().to_base58(), "addresses": addresses})
+        await serve(host)
         await host.close()
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    trio.run(main)
+    trio.run(main, "--hosted" in sys.argv)

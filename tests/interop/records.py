@@ -23,4 +23,4 @@ def text() -> tuple[bytes, bytes]:
 
 # py-libp2p 0.8.1 reads names as UTF-8, which peer ids are not: its `/pk/` has them in hexadecimal,
 # unlike the specification's. go's daemon has `/pk/` and `/ipns/` alone.
-VALUE_OF = {"go": public_key, "js": public_key, "py": text}
+VALUE_OF = {"go": public_key, "js": public_key, "py": text, "hosted": text}
