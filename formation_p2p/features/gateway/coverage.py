@@ -52,10 +52,7 @@ class Need:
 
     @property
     def sentence(self) -> str:
-        shown = self.worker_type.value
-        if self.worker_type in (WorkerType.GPU, WorkerType.CPU):
-            shown = shown.upper()
-        return f"We need {self.workers} more {shown} worker{'s' if self.workers > 1 else ''}"
+        return f"We need {catalog.more_workers(self.worker_type, self.workers)}"
 
 
 def standings_of(view: ServicesView) -> tuple[Standing, ...]:

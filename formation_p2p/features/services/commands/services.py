@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from formation_p2p.features.services.core.catalog import Gap
     from formation_p2p.features.services.core.claim import Claim
     from formation_p2p.features.services.core.events import ServicesRead
-    from formation_p2p.features.services.core.spec import WorkerType
     from formation_p2p.features.services.core.view import ServicesView
 
 SERVICES_EPILOG: Final = """
@@ -112,22 +111,12 @@ def failed_versions(view: ServicesView) -> list[str]:
 
 
 def _advise(gaps: Iterable[Gap]) -> None:
-    from formation_p2p.features.services.core.catalog import wanted
+    from formation_p2p.features.services.core.catalog import more_workers, wanted
 
-    lacking = wanted(gaps)
-    if lacking:
+    if lacking := wanted(gaps):
+        need = " and ".join(more_workers(kind, number) for kind, number in lacking.items())
         give = "`formation worker --serve TYPE`, or `formation contribute` on a machine that is new"
-        say(f"formation: {need_in_words(lacking)}: run {give}")
-
-
-def need_in_words(lacking: Mapping[WorkerType, int]) -> str:
-    """`we need 2 more GPU workers and 1 more storage worker`"""
-    shown = {"gpu": "GPU", "cpu": "CPU"}
-    parts = [
-        f"{number} more {shown.get(kind, kind)} worker{'s' if number > 1 else ''}"
-        for kind, number in lacking.items()
-    ]
-    return f"we need {' and '.join(parts)}"
+        say(f"formation: we need {need}: run {give}")
 
 
 def _here(place: Path) -> list[Json]:

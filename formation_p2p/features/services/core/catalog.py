@@ -322,6 +322,12 @@ def summary(found: Sequence[Gap]) -> Summary:
     return Summary(len(found), sum(gap.status is GapStatus.OK for gap in found))
 
 
+def more_workers(kind: WorkerType, count: int) -> str:
+    """`2 more GPU workers`"""
+    shown = kind.value.upper() if kind in (WorkerType.GPU, WorkerType.CPU) else kind.value
+    return f"{count} more {shown} worker{'s' if count > 1 else ''}"
+
+
 def wanted(found: Iterable[Gap]) -> dict[WorkerType, int]:
     """How many more workers of each type would have every service ready somewhere, for people: "we
     need 2 more GPU workers". Types that lack none are left out."""

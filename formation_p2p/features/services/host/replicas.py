@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -104,25 +103,10 @@ class Replicas:
             case _:
                 assert_never(effect)
 
-    # -- for those who call services (local.py) ---------------------------------------------------
+    # -- for those who call services --------------------------------------------------------------
 
     def here(self, service: str) -> ReplicaRun | None:
         return self._runs.get(service)
-
-    async def connect(self, service: str) -> socket.socket:
-        run = self._runs.get(service)
-        if run is None:
-            raise ConnectionRefusedError(f"{service} is not here")
-        return await run.connect()
-
-    def begin(self, service: str) -> None:
-        if (run := self._runs.get(service)) is not None:
-            run.count(+1)
-
-    def end(self, service: str) -> None:
-        run = self._runs.get(service)
-        if run is not None and run.outstanding:
-            run.count(-1)
 
     # -- for people -------------------------------------------------------------------------------
 
