@@ -345,7 +345,7 @@ class Requests:
                 world.wake(other)  # its connections as of now count
             request = ask.message
             if not world.lean:
-                request = messages.parse_request(messages.encode(request, ask.charter))
+                request, _ = messages.parse_asked(messages.encode(request, ask.charter))
             if world.connections is None:
                 node.asked.add(other.name)
             world.note(node, other, request)

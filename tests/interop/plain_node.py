@@ -39,6 +39,7 @@ from formation_p2p.net.handlers import Answer, NetworkEvent
 from formation_p2p.reach.stack import Stack
 from tests.interop.lines import obey
 from tests.interop.plain_records import Found, PlainRecords, PublicKeys, ValueRecord
+from tests.support.dht_messages import parse_reply, parse_request
 
 KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
@@ -179,7 +180,7 @@ class PlainNode:
 
     def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         try:
-            message = messages.parse_request(frame, sender.peer_id)
+            message = parse_request(frame, sender.peer_id)
         except ProtocolViolation as violation:
             answer(violation)
             self._stack.offended(sender.peer_id, str(violation))
@@ -242,7 +243,7 @@ class PlainNode:
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
             )
-            reply = None if raw is None else messages.parse_reply(raw, message)
+            reply = None if raw is None else parse_reply(raw, message)
         except FormationError as error:
             logging.warning("asking %s failed: %s", ask.to.peer_id, error)
             self._feed(RequestFailed(ask.request_id, str(error)))

@@ -40,6 +40,7 @@ from formation_p2p.discovery.core.finder import suits
 from formation_p2p.discovery.core.shard_membership import names_of
 from formation_p2p.machine.core.capability import Capability, idle
 from formation_p2p.records.core.profile import Profile, SignedProfile, open_profile, seal_profile
+from tests.support.dht_messages import parse_reply, parse_request
 
 EPOCH_UNIX_S: Final = 1_700_000_000.0
 NOW: Final = Moment(1000.0, EPOCH_UNIX_S)
@@ -343,7 +344,7 @@ class DhtWorld:
             self.perform(node)
 
     def _send(self, node: DhtNode, sent: SendRequest) -> None:
-        request = messages.parse_request(messages.encode(sent.message))
+        request = parse_request(messages.encode(sent.message))
         other = self._by_id.get(sent.to.peer_id)
         at_s = self.now_s + LATENCY_S
         self._at(at_s, lambda: self._arrive(node, other, sent, request))
@@ -366,7 +367,7 @@ class DhtWorld:
             assert isinstance(each, SendRequest)
             self._send(other, each)
         message = answer.message if other.lie is None else other.lie(request, answer.message)
-        reply = None if message is None else messages.parse_reply(messages.encode(message), request)
+        reply = None if message is None else parse_reply(messages.encode(message), request)
         if reply is not None:
             self.carried.append(Carried(self.now_s, other.name, node.name, reply))
         answered = ResponseReceived(sent.request_id, other.contact, reply)

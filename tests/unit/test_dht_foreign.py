@@ -23,13 +23,12 @@ from formation_p2p.dht.core.messages import (
     Stored,
     Value,
     encode,
-    parse_reply,
-    parse_request,
 )
 from formation_p2p.dht.core.operations import Searched
 from formation_p2p.dht.core.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse
 from tests.interop.plain_records import Found, PlainRecords, ValueRecord
 from tests.support import dht_world as world
+from tests.support.dht_messages import parse_reply, parse_request
 from tests.support.dht_world import NOW, Alone
 
 ALICE, BOB, CAROL = map(world.contact, ("alice", "bob", "carol"))

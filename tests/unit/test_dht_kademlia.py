@@ -27,7 +27,6 @@ from formation_p2p.dht.core.messages import (
     ShardCount,
     Stored,
     Value,
-    parse_reply,
 )
 from formation_p2p.dht.core.messages import encode as encode_message
 from formation_p2p.dht.core.operations import Searched
@@ -42,6 +41,7 @@ from formation_p2p.dht.core.rpc import (
 from formation_p2p.dht.core.store import value_name
 from formation_p2p.records.core.buckets import bucket_key
 from tests.support import dht_world as world
+from tests.support.dht_messages import parse_reply
 from tests.support.dht_world import NOW, Alone, DhtWorld, find_closest, nearest_first
 from tests.unit.test_dht_messages import REQUESTS
 

@@ -41,12 +41,11 @@ from formation_p2p.dht.core.messages import (
     Stored,
     Value,
     encode,
-    parse_reply,
-    parse_request,
 )
 from formation_p2p.net.transport.frames import MAX_KAD_FRAME_BYTES
 from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from tests.support import dht_world as world
+from tests.support.dht_messages import parse_reply, parse_request
 from tests.support.protobuf import integer, octets
 
 ALICE, BOB = world.contact("alice"), world.contact("bob")

@@ -39,6 +39,7 @@ from formation_p2p.records.core.addresses import address_text
 from formation_p2p.records.core.buckets import bucket_key, shard_key
 from formation_p2p.records.core.profile import open_profile
 from tests.support import dht_world as world
+from tests.support.dht_messages import parse_request
 from tests.support.dht_world import NOW, Alone, DhtWorld, Lie, find_closest, nearest_first, village
 from tests.unit.test_discovery_announcer import TTL_S, Worker, people, settled
 
@@ -508,9 +509,7 @@ def test_added_closer_peers_that_do_not_exist_cost_one_round_of_writes_each_time
 def test_a_name_given_twice_would_be_counted_twice_and_is_refused() -> None:
     alice = world.signed("alice", world.NOW)
     with pytest.raises(ProtocolViolation, match="twice"):
-        messages.parse_request(
-            messages.encode(world.added(alice, b"a name", b"another", b"a name"))
-        )
+        parse_request(messages.encode(world.added(alice, b"a name", b"another", b"a name")))
 
 
 def test_of_many_providers_where_one_is_meant_nothing_is_read() -> None:
@@ -521,5 +520,5 @@ def test_of_many_providers_where_one_is_meant_nothing_is_read() -> None:
         )
     before = address_text.cache_info().misses
     with pytest.raises(ProtocolViolation, match="names 32 providers"):
-        messages.parse_request(wire.SerializeToString(), world.contact("bob").peer_id)
+        parse_request(wire.SerializeToString(), world.contact("bob").peer_id)
     assert address_text.cache_info().misses == before

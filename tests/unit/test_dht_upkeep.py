@@ -23,6 +23,7 @@ from formation_p2p.dht.core.rpc import (
 )
 from simulations.simulator.world import World
 from tests.support import dht_world as world
+from tests.support.dht_messages import parse_reply, parse_request
 from tests.support.dht_world import NOW, Alone, DhtWorld, common_prefix, find_closest, village
 
 DHT = DhtParameters()
@@ -223,7 +224,7 @@ def test_who_answers_and_does_not_say_where_it_is_does_not_enter() -> None:
 
 def test_it_is_said_on_the_wire_whether_to_dial_back_and_what_came_of_it() -> None:
     plain, asked = FindNode(b"x"), FindNode(b"x", dial_back=True)
-    assert [messages.parse_request(messages.encode(each)) for each in (plain, asked)] == [
+    assert [parse_request(messages.encode(each)) for each in (plain, asked)] == [
         plain,
         asked,
     ]
@@ -231,7 +232,7 @@ def test_it_is_said_on_the_wire_whether_to_dial_back_and_what_came_of_it() -> No
     assert messages.encode(asked).startswith(messages.encode(plain))
     for reached in (None, True, False):
         nodes = Nodes((BOB,), reached)
-        assert messages.parse_reply(messages.encode(nodes), asked) == nodes
+        assert parse_reply(messages.encode(nodes), asked) == nodes
 
 
 # -- a small network ----------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from typing import Final
 
 import pytest
 
-from formation_p2p.dht.core.messages import encode, parse_request
+from formation_p2p.dht.core.messages import encode
 from formation_p2p.records.core.addresses import address_bytes, address_text
+from tests.support.dht_messages import parse_request
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VECTORS: Final = Path(

@@ -14,7 +14,6 @@ from formation_p2p.dht.core.messages import (
     ProviderQuery,
     Providers,
     encode,
-    parse_reply,
 )
 from formation_p2p.dht.core.store import RecordStore
 from formation_p2p.discovery.core.finder import suits
@@ -40,6 +39,7 @@ from formation_p2p.records.core.addresses import MAX_ADDRESSES
 from formation_p2p.records.core.buckets import bucket_key
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from tests.support import dht_world
+from tests.support.dht_messages import parse_reply
 from tests.support.services_world import ECHO, NOW, claim_of, person, sealed
 
 NETWORK = b"n" * 32

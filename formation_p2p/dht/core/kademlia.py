@@ -124,7 +124,7 @@ class Kademlia(Generic[R]):
         self._refresh = Refresh(self._own_name, self.table, rng, parameters)
         self._reachability = Reachability(parameters)
         self._probe_limits = ProbeLimits(parameters)
-        self.operations = Operations(own, records, self._request, parameters)
+        self.operations = Operations(own, records, self._request, self._reply, parameters)
         self._gates = Gates(own, parameters)
         # By request of ours: the peer that it went to, its operation, None for a ping, and whether
         # it asked to be dialled back.
@@ -215,7 +215,7 @@ class Kademlia(Generic[R]):
             alpha = max(alpha, width + spare)  # then one step is enough
         wants_peers = request.name != self._own_name and (
             isinstance(request, kad.FindNode)
-            or (isinstance(request, kad.GetProviders) and request.wants_none)
+            or (isinstance(request, kad.GetProviders) and request.query and not request.query.limit)
         )
         lookup = Lookup(
             target,

@@ -89,11 +89,6 @@ class GetProviders:
     name: bytes
     query: ProviderQuery | None = None
 
-    @property
-    def wants_none(self) -> bool:
-        """It asks who is near, and how many providers there are."""
-        return self.query is not None and self.query.limit == 0
-
 
 @dataclass(frozen=True, slots=True)
 class AddProvider:
@@ -265,11 +260,6 @@ def encode(message: Message, charter: int = 0) -> bytes:
     return wire.SerializeToString()
 
 
-def parse_request(raw: bytes, sender: PeerId | None = None) -> Request:
-    """As `parse_asked`, without the version."""
-    return parse_asked(raw, sender)[0]
-
-
 def parse_asked(raw: bytes, sender: PeerId | None = None) -> tuple[Request, int]:
     """A request, and the version of the sender's charter. Of several providers that ADD_PROVIDER
     names, the one that is its sender counts. Raises ProtocolViolation for all but a request within
@@ -309,11 +299,6 @@ def _read_request(wire: kad_pb2.Message, sender: PeerId | None) -> Request:
             raise ProtocolViolation("PUT_VALUE has a record with another key than its own")
         return PutValue(wire.key, value)
     raise ProtocolViolation(f"message type {wire.type} is not in the specification")
-
-
-def parse_reply(raw: bytes, request: Request) -> Reply | None:
-    """As `parse_answer`, without the version."""
-    return parse_answer(raw, request)[0]
 
 
 def parse_answer(raw: bytes, request: Request) -> tuple[Reply | None, int]:

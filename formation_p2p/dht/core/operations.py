@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Set
 from dataclasses import dataclass, field
-from typing import Final, Generic, NewType, Protocol, TypeVar, assert_never
+from typing import Final, Generic, NewType, Protocol, TypeVar
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
@@ -159,18 +159,21 @@ class _Publish:
 
 class Operations(Generic[R]):
     """Those in flight. `send` sends a request for an operation and returns its number; pass its
-    outcome to `settle`, and take what has `ended` out of that list."""
+    outcome to `settle`, and take what has `ended` out of that list. `reply` answers as others do
+    that are asked."""
 
     def __init__(
         self,
         own: PeerId,
         records: Records[R],
         send: Callable[[Contact, kad.Request, OperationId, str], int],
+        reply: Callable[[Contact, kad.Request, Moment], kad.Reply | None],
         parameters: DhtParameters = DhtParameters(),
     ) -> None:
         self._own = Contact(own)
         self._records = records
         self._send = send
+        self._reply = reply
         self._parameters = parameters
         self._operations: dict[OperationId, _Search[R] | _Publish | _Inquiry] = {}
         self._count = 0
@@ -217,27 +220,13 @@ class Operations(Generic[R]):
         self._operations[inquiry.operation] = inquiry
         for to, request in requests:
             if to.peer_id == self._own.peer_id:
-                inquiry.add(to, request, self._own_reply(request, now))
+                inquiry.add(to, request, self._reply(self._own, request, now))
             else:
                 number = self._send(to, request, inquiry.operation, cause)
                 inquiry.pending[number] = request
         if inquiry.is_over:
             self._finish(inquiry)
         return inquiry.operation
-
-    def _own_reply(
-        self, request: kad.GetProviders | kad.GetValue | kad.PutValue, now: Moment
-    ) -> kad.Reply:
-        match request:
-            case kad.GetValue(name):
-                return kad.Value(self._records.value(name, now), (), name)
-            case kad.GetProviders():
-                return self._records.providers(request, now)
-            case kad.PutValue(name, value):
-                kept = self._records.keep(self._own, request, now)
-                return kad.Stored(name, value if kept else b"")
-            case _:
-                assert_never(request)
 
     def abandon(self, operation: OperationId) -> tuple[Contact, ...]:
         """End a publish at once, without Published. Returns the peers that have, or may have,
