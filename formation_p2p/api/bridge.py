@@ -24,7 +24,7 @@ from formation_p2p.core.errors import (
     Unreachable,
 )
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent
+from formation_p2p.jobs.core.job_events import EmitJobEvent, JobEvent, TaskPlaced
 from formation_p2p.peer.core.effects import Explained, RejectRequest
 from formation_p2p.peer.core.events import CancelJob, Explain, Submit
 from formation_p2p.peer.errand import Errand
@@ -47,11 +47,11 @@ EXPLAIN_S: Final = 15.0
 
 
 class JobObserver(Protocol):
-    """Receives the events of a job: those that have come, then `flush` once for all of them. On the
-    loop it receives those that it `heeds`: to wake the loop takes as long as a small call."""
+    """Receives the events of a job: those that have come, then `flush` once for all of them. Where
+    it does not read where tasks are placed, the loop is not woken for that."""
 
     @property
-    def heeds(self) -> Container[type[JobEvent]]: ...
+    def reads_placed(self) -> bool: ...
 
     @property
     def is_over(self) -> bool: ...
@@ -250,15 +250,15 @@ class Bridge:
                 self._parcels.told(effect)
             if type(effect) is Explained and effect.query in self._thread_explained:
                 self._thread_explained[effect.query].set_result(effect)
-            elif _deliver(effect, self._thread_jobs) is None and self._is_heeded(effect):
+            elif _deliver(effect, self._thread_jobs) is None and self._is_read(effect):
                 self._inbox.append(effect)
         self._wake()
 
-    def _is_heeded(self, effect: UserEffect) -> bool:
-        if type(effect) is not EmitJobEvent:
+    def _is_read(self, effect: UserEffect) -> bool:
+        if type(effect) is not EmitJobEvent or type(effect.event) is not TaskPlaced:
             return True
         observer = self._loop_jobs.get(effect.job_id)
-        return observer is None or type(effect.event) in observer.heeds  # it may be adopted soon
+        return observer is None or observer.reads_placed  # it may be adopted soon
 
     def in_turn(self, function: Callable[[], None]) -> None:
         """On the node's thread: call this on the loop, after what was told before."""

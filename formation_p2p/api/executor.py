@@ -386,17 +386,19 @@ class Feeder:
 class _Batch:
     """One job of the executor, as the node's thread sees it (`JobObserver`)."""
 
+    reads_placed = True
+
     def __init__(
         self, task_ids: list[str], notes: queue.SimpleQueue[_Note], *, printed: bool
     ) -> None:
         """Of those that are `printed` it tells what they print."""
         self.is_over = False
-        self.heeds = _PRINTED if printed else _TOLD
+        self._told = _PRINTED if printed else _TOLD
         self._task_ids = task_ids
         self._notes = notes
 
     def notify(self, event: JobEvent) -> None:
-        if type(event) in self.heeds:
+        if type(event) in self._told:
             self._notes.put(event)
         elif type(event) is JobEnded:
             self.is_over = True

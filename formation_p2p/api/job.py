@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Final, get_args
+from typing import Final
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.output import OutputPrinter
@@ -244,7 +244,7 @@ class JobHandle:
 
     # For the node (JobObserver).
 
-    heeds = frozenset[type[JobEvent]](get_args(JobEvent))
+    reads_placed = True
 
     def notify(self, event: JobEvent) -> None:
         """Cheap: it is called for every event of every task. `flush` must follow."""

@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing
 from functools import cached_property, lru_cache, partial
 from itertools import count, cycle, repeat
 from operator import length_hint
-from typing import Any, Final, Generic, TypeVar, get_args
+from typing import Any, Final, Generic, TypeVar
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
@@ -40,14 +40,7 @@ from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.environments.prepare import resolved
 from formation_p2p.jobs.core.job import Job
-from formation_p2p.jobs.core.job_events import (
-    JobEnded,
-    JobEvent,
-    TaskEnd,
-    TaskPrinted,
-    TaskRetried,
-    TaskSucceeded,
-)
+from formation_p2p.jobs.core.job_events import JobEnded, JobEvent, TaskEnd, TaskSucceeded
 from formation_p2p.placement.core.task_options import TaskOptions
 from formation_p2p.workload.core.parcel import LARGE_BYTES, Parcel
 
@@ -298,7 +291,7 @@ def _is_large(arguments: bytes | Parcel) -> bool:
 class _Batch:
     """One job of the flow, as the node sees it (`JobObserver`)."""
 
-    heeds = frozenset[type[JobEvent]]({JobEnded, TaskPrinted, TaskRetried, *get_args(TaskEnd)})
+    reads_placed = False
 
     def __init__(
         self, flow: Flow, job: Job, first: int, bytes_each: int, large: Collection[str]

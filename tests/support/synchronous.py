@@ -7,7 +7,7 @@ import typing
 from typing import Final
 
 # How the node tells a handle what happens; not for the person who holds it.
-FOR_THE_NODE: Final = {"heeds", "notify", "flush", "fail"}
+FOR_THE_NODE: Final = {"reads_placed", "notify", "flush", "fail"}
 
 
 def public(kind: type) -> set[str]:
