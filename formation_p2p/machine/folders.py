@@ -21,8 +21,8 @@ async def remove_folder(folder: Path) -> None:
     """Also when cancelled. What cannot be removed is logged and stays."""
     import trio  # a command that reads the home has none
 
-    with suppress(OSError):  # most are empty by then, and need no thread
-        folder.rmdir()
+    with suppress(OSError):  # an empty one needs no thread
+        folder.rmdir()  # noqa: ASYNC240 - a moment
         return
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(remove_folder_now, folder)
