@@ -35,7 +35,6 @@ from formation_p2p.trust.core.charter import (
     is_peer,
     lines,
 )
-from formation_p2p.trust.core.grants import read_grant
 from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.quota import Quota
 from formation_p2p.trust.core.root_keys import KeySet
@@ -337,8 +336,7 @@ class Place:
 
     def doubts(self, new: Charter) -> Iterator[str]:
         """What is new in it, and may not be meant: for those who sign it."""
-        terms = read_grant(self.network.grant, self.network.root_public_key)
-        me = self.home.identity().peer_id, terms.invitation
+        me = self.home.identity().peer_id, self.network.terms.invitation
         if new.bans(*me) and (self.charter is None or not self.charter.bans(*me)):
             yield "this bans the node of this home: all others refuse it once it counts"
         banned = frozenset[PeerId]() if self.charter is None else self.charter.banned_keys

@@ -292,7 +292,7 @@ def require(home: Path, right: Right, *, driver: str | None = None, priority: in
     """
     from formation_p2p.command.words import say
     from formation_p2p.machine.home import Home, joined_network
-    from formation_p2p.trust.core.grants import check, read_grant
+    from formation_p2p.trust.core.grants import check
 
     place = Home(home)
     network = joined_network(place)
@@ -307,10 +307,9 @@ def require(home: Path, right: Right, *, driver: str | None = None, priority: in
         priority=priority,
         charter=charter,
     )
-    if denied is not None and charter is not None:
-        invitation = read_grant(network.grant, network.root_public_key).invitation
-        if charter.bans(place.identity().peer_id, invitation) is not None:
-            say(f"formation: {denied}; a later version may not: it is asked for")
-            return  # of which it hears once it runs
-    if denied is not None:
+    if denied is None:
+        return
+    if charter is None or charter.bans(place.identity().peer_id, network.terms.invitation) is None:
         raise Unauthorized(f"{denied}; ask for an invite that allows it")
+    # Of a later version it hears once it runs.
+    say(f"formation: {denied}; a later version may not: it is asked for")

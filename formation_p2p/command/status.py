@@ -16,7 +16,6 @@ from formation_p2p.machine.home import Home, joined_network
 from formation_p2p.machine.names import named
 from formation_p2p.state.member_file import learn_names
 from formation_p2p.trust.core.grant_form import MAX_EXPIRY_UNIX_S
-from formation_p2p.trust.core.grants import read_grant
 from formation_p2p.trust.core.network import Network
 
 STATUS_EPILOG: Final = """
@@ -69,8 +68,7 @@ def banned_by(place: Home, network: Network) -> str | None:
     charter = flags.kept_charter(place, network)
     if charter is None:
         return None
-    terms = read_grant(network.grant, network.root_public_key)
-    return charter.bans(place.identity().peer_id, terms.invitation)
+    return charter.bans(place.identity().peer_id, network.terms.invitation)
 
 
 def running(home: Path) -> list[Json]:

@@ -13,7 +13,6 @@ from formation_p2p.assembly import Peer
 from formation_p2p.core.errors import FormationError
 from formation_p2p.machine.home import Home
 from formation_p2p.peer.core.events import Issue
-from formation_p2p.trust.core.grants import GrantTerms, read_grant
 from formation_p2p.trust.core.network import Network
 from formation_p2p.trust.core.renewal import GrantEffect, GrantEnds, GrantOver, GrantTaken
 
@@ -105,7 +104,7 @@ class GrantWatch:
                     "%s is in another network, or in none: start this node again to follow",
                     self._home.path,
                 )
-            elif _terms(network) != _terms(self._network):
+            elif network.terms != self._network.terms:  # each time it is bound it is another token
                 self._network = network
                 renewed(network)
 
@@ -127,8 +126,3 @@ class GrantWatch:
         if found is not None:
             root, withdrawn = found
             feed(Issue(root, withdrawn))
-
-
-def _terms(network: Network) -> GrantTerms:
-    """Of its grant: each time that it is bound it is another token."""
-    return read_grant(network.grant, network.root_public_key)

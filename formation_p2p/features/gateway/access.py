@@ -111,7 +111,7 @@ class Access:
         if token is None:  # it has asked for what is public
             return STRANGER
         key = self._network.root_public_key
-        own = read_grant(self._network.grant, key).bound_to
+        own = self._network.terms.bound_to
         if isinstance(token, Bearer):
             grant = token.grant if own is None else _bind(token.grant, key, PeerId(own))
             return Caller(read_grant(token.grant, key).invitation, grant)

@@ -100,7 +100,7 @@ def exceeds(token: Token | Bearer, network: Network, charter: Charter | None) ->
     """Why jobs may not be sent by it to a gateway with the grant of `network`: that is narrowed to
     the token's, but hours and leases would be counted for the gateway."""
     key = network.root_public_key
-    theirs, ours = read_grant(token.grant, key), read_grant(network.grant, key)
+    theirs, ours = read_grant(token.grant, key), network.terms
     counted = {x.name for x in theirs.accounts if x.quota != UNLIMITED and not x.is_peer}
     if charter is not None and charter.quotas != UNLIMITED:
         counted.add(theirs.bound_to or theirs.invitation)

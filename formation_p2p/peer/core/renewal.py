@@ -233,7 +233,7 @@ class Renewal:
         is asked now."""
         if self._due_unix_s == float("inf") or self._asked is not None or self._is_searching:
             return  # none is asked for, or one is by now
-        own = read_grant(self.network.grant, self.network.root_public_key)
+        own = self.network.terms
         if own.ends_unix_s(self._inviters.charter, now.unix_s) < own.rights.expires_unix_s:
             self._issuer = None
             self._due_unix_s, self._due_s = now.unix_s, now.mono_s

@@ -12,7 +12,6 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.leases.core.messages import MAX_ATTESTATIONS, AskOpinions, Opinions, ToPeer
 from formation_p2p.leases.core.session import Send
-from formation_p2p.trust.core.grants import read_grant
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.reputation import Reputation
 
@@ -112,7 +111,7 @@ class ReputationGossip:
         if self._membership.denies_membership(grant, sender.peer_id, now):
             return []
         # The holder of a bearer grant can bind it to ids without end.
-        invitation = read_grant(grant, self._membership.root_public_key).invitation
+        invitation = self._membership.terms(grant).invitation
         if not self._answered.admits(sender.peer_id, now.mono_s, invitation):
             return []
         own = self._reputation.attest(self._identity, now)

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.effects import Effect, Moment
-from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied
 from formation_p2p.machine.core.requirements import Requirements
-from formation_p2p.trust.core.grants import GrantTerms, Right, Rights, read_grant
+from formation_p2p.trust.core.grants import Right, Rights
 from formation_p2p.trust.core.hours import opening_in_words
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network_quota import NetworkCount, network_accounts, quota_of
@@ -130,15 +129,15 @@ class AdmissionController:
 
     def weighed(self, grant: bytes, priority: int) -> int:
         """A priority, weighed by a grant that was not denied."""
-        return read_grant(grant, self._membership.root_public_key).rights.weighed(priority)
+        return self._membership.terms(grant).rights.weighed(priority)
 
     def invitation(self, grant: bytes) -> str:
         """What a grant that was not denied was made of."""
-        return read_grant(grant, self._membership.root_public_key).invitation
+        return self._membership.terms(grant).invitation
 
     def place(self, grant: bytes) -> Place:
         """The circles that a grant names; none where it is not of this network."""
-        terms = self._terms(grant)
+        terms = self._membership.terms_if_any(grant)
         return NOWHERE if terms is None else terms.rights.place
 
     def refuses_read(self, grant: bytes, party: PeerId, now: Moment, rule: DataRule) -> str | None:
@@ -148,20 +147,14 @@ class AdmissionController:
 
     def ceiling(self, grant: bytes, priority: int) -> int:
         """How high a priority on a grant may rise."""
-        terms = self._terms(grant)
+        terms = self._membership.terms_if_any(grant)
         return priority if terms is None else terms.rights.max_priority
-
-    def _terms(self, grant: bytes) -> GrantTerms | None:
-        try:
-            return read_grant(grant, self._membership.root_public_key)
-        except InvalidInput:
-            return None
 
     # -- usage ------------------------------------------------------------------------
 
     def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
         """A lease is offered on a grant that was not denied. It counts as open from now on."""
-        terms = read_grant(grant, self._membership.root_public_key)
+        terms = self._membership.terms(grant)
         shared = network_accounts(terms, self._membership.charter)
         bearer = PeerId(terms.bound_to or "")
         reserved = Used(cpu_milli, gpu_milli)
@@ -203,7 +196,7 @@ class AdmissionController:
 
     def shared(self, grant: bytes, bearer: PeerId) -> tuple[QuotaAccount, ...]:
         """The accounts of its bearer's grant whose hours are counted over the network."""
-        terms = self._terms(grant)
+        terms = self._membership.terms_if_any(grant)
         if terms is None or terms.bound_to != bearer:
             return ()
         return network_accounts(terms, self._membership.charter)
@@ -224,7 +217,7 @@ class AdmissionController:
             return False
         self._close(lease)
         self.network.ended(lease_id, now)
-        terms = read_grant(grant, self._membership.root_public_key)
+        terms = self._membership.terms(grant)
         lease.accounts = terms.accounts
         lease.shared = network_accounts(terms, self._membership.charter)
         self._open.update(account.name for account in lease.accounts)
@@ -245,7 +238,7 @@ class AdmissionController:
                 del self._open[account.name]
 
     def _beyond(self, grant: bytes, takes_gpu: bool, now: Moment, another: bool) -> Denied | None:
-        terms = read_grant(grant, self._membership.root_public_key)
+        terms = self._membership.terms(grant)
         denied = not_valid_at(terms.rights, self._labels, now)
         if denied is not None:
             return denied

@@ -18,7 +18,7 @@ from formation_p2p.dht.core import messages as kad
 from formation_p2p.machine.core.requirements import Requirements
 from formation_p2p.records.core.profile import Profile
 from formation_p2p.trust.core.charter import EVEN_SHARE, Charter
-from formation_p2p.trust.core.grants import Right, check, read_grant
+from formation_p2p.trust.core.grants import GrantTerms, Right, check, read_grant
 from formation_p2p.trust.core.network import network_id_of
 from formation_p2p.trust.core.signed_charter import MAX_CHARTER_BYTES, SignedCharter, open_charter
 from formation_p2p.workload.core.data_rule import DataRule
@@ -97,15 +97,23 @@ class Membership:
         why = None if self.charter is None else self.charter.bans(peer_id, "")
         return None if why is None else Denied("belong", why)
 
+    def terms(self, grant: bytes) -> GrantTerms:
+        """Raises InvalidInput for what is no grant of this network."""
+        return read_grant(grant, self.root_public_key)
+
+    def terms_if_any(self, grant: bytes) -> GrantTerms | None:
+        """None where it is none of this network."""
+        try:
+            return self.terms(grant)
+        except InvalidInput:
+            return None
+
     def bans_bearer(self, peer_id: PeerId, grant: bytes) -> str | None:
         """Why a peer that shows this grant is banned, by itself or with its invitation."""
         if self.charter is None:
             return None
-        try:
-            invitation = read_grant(grant, self.root_public_key).invitation
-        except InvalidInput:  # none of this network
-            invitation = ""
-        return self.charter.bans(peer_id, invitation)
+        terms = self.terms_if_any(grant)
+        return self.charter.bans(peer_id, "" if terms is None else terms.invitation)
 
     def region_of(self, grant: bytes, peer_id: PeerId, now: Moment) -> str | None:
         """Where the charter has a peer, which showed this grant: empty for nowhere. None where it
@@ -113,9 +121,8 @@ class Membership:
         charter = self.charter
         if charter is None or not charter.regions:
             return None
-        try:
-            terms = read_grant(grant, self.root_public_key)
-        except InvalidInput:
+        terms = self.terms_if_any(grant)
+        if terms is None:
             return ""
         return charter.region_of(peer_id, terms.invitation, terms.rights.place.org, now.unix_s)
 
@@ -132,7 +139,7 @@ class Membership:
         """Why a member may not read data under these rules: one that lets it is enough, for each
         is of an owner who has the data. None without rules."""
         region = self.region_of(grant, peer_id, now) or ""
-        place = read_grant(grant, self.root_public_key).rights.place
+        place = self.terms(grant).rights.place
         why = None
         for rule in rules:
             why = rule.refuses(place, region, is_party=party)
@@ -166,7 +173,7 @@ class Membership:
 
     def _one_too_many(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
         """Whether there are as many others of its invitation as may be. Of a grant that is good."""
-        terms = read_grant(grant, self.root_public_key)
+        terms = self.terms(grant)
         most = terms.rights.identities
         if most is None and self.charter is not None:
             most = self.charter.identities

@@ -24,7 +24,14 @@ from formation_p2p.records.core import addresses, codec
 from formation_p2p.records.core.pasted_text import body_of, pasted_text
 from formation_p2p.records.core.profile import MAX_GRANT_BYTES
 from formation_p2p.records.core.resources import take_row
-from formation_p2p.trust.core.grants import Rights, attenuate, bind, limits_of, read_grant
+from formation_p2p.trust.core.grants import (
+    GrantTerms,
+    Rights,
+    attenuate,
+    bind,
+    limits_of,
+    read_grant,
+)
 from formation_p2p.trust.core.quota import UNLIMITED
 from formation_p2p.trust.core.statements import Block
 from formation_p2p.workload.core.scope import NOWHERE, Place, Scope, scope_between
@@ -90,12 +97,17 @@ class Network:
             raise InvalidInput("gate", f"there are more than {MAX_GATES}; leave some out")
         gates = dict.fromkeys(_one_form(gate) for gate in self.gates)
         object.__setattr__(self, "gates", tuple(gates))
-        _ = self.rights  # raises
+        _ = self.terms  # raises
+
+    @property
+    def terms(self) -> GrantTerms:
+        """What the grant says."""
+        return read_grant(self.grant, self.root_public_key)
 
     @property
     def rights(self) -> Rights:
         """What the grant allows."""
-        return read_grant(self.grant, self.root_public_key).rights
+        return self.terms.rights
 
     @property
     def network_id(self) -> bytes:

@@ -229,7 +229,7 @@ def taken(
     takes what lasts longer, where this charter counts, and is the same otherwise."""
     try:
         terms = read_grant(grant, network.root_public_key)
-        own = read_grant(network.grant, network.root_public_key)
+        own = network.terms
     except InvalidInput as error:
         return error.problem
     if terms.bound_to != peer_id:

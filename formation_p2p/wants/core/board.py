@@ -19,7 +19,6 @@ from formation_p2p.core.latest import Latest
 from formation_p2p.leases.core.limits import Limits
 from formation_p2p.machine.core.fits import fits_now
 from formation_p2p.records.core.profile import Profile
-from formation_p2p.trust.core.grants import read_grant
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.wants.core.want import AnnounceParameters, Want, open_want
 
@@ -68,7 +67,7 @@ class Gate:
         if denied is not None:
             self._refused.admits(sender, now_s)
             return None
-        invitation = read_grant(want.grant, self._membership.root_public_key).invitation
+        invitation = self._membership.terms(want.grant).invitation
         if not self._of_author.admits(author, now_s):
             return None
         if not self._of_invitation.admits(invitation, now_s):

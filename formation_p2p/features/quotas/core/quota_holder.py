@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, assert_never
 
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.errors import BadRecord, InvalidInput
+from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.dht.core.kademlia import Kademlia
@@ -31,7 +31,7 @@ from formation_p2p.leases.core.limits import Limits
 from formation_p2p.leases.core.session import Send
 from formation_p2p.records.core.profile import SignedProfile
 from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
-from formation_p2p.trust.core.grants import GrantTerms, Right, read_grant
+from formation_p2p.trust.core.grants import GrantTerms, Right
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network_quota import network_accounts
 from formation_p2p.trust.core.quota import NOTHING, Quota, Used, month_of
@@ -157,7 +157,7 @@ class QuotaHolder:
         return is_in_turn and self._from_all.admits(_ALL, now.mono_s)
 
     def _asked(self, sender: Contact, message: AskSlice, now: Moment) -> list[Send]:
-        terms = self._terms(message.grant)
+        terms = self._membership.terms_if_any(message.grant)
         if terms is None or not _is_now(message.month, now) or not self._has_time(terms, now):
             return []
         charter = self._membership.charter
@@ -243,7 +243,7 @@ class QuotaHolder:
     def _told(self, sender: Contact, message: AskAccount, now: Moment) -> list[Send]:
         if (
             self._membership.denies_membership(message.grant, sender.peer_id, now) is not None
-            or (terms := self._terms(message.grant)) is None
+            or (terms := self._membership.terms_if_any(message.grant)) is None
             or not self._has_time(terms, now)
         ):
             return []
@@ -273,12 +273,6 @@ class QuotaHolder:
         self._unsaved.add(name)
         self._bound(len(account) - before)
         return [self._noted(asked, now) for asked in learning.waiting.values()]
-
-    def _terms(self, grant: bytes) -> GrantTerms | None:
-        try:
-            return read_grant(grant, self._membership.root_public_key)
-        except InvalidInput:
-            return None
 
     def _voucher(
         self, worker: PeerId, message: AskSlice, terms: GrantTerms, now: Moment

@@ -8,7 +8,6 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.features.quotas.core.quota_voucher import seal_voucher
 from formation_p2p.leases.core.held_lease import HeldLease
-from formation_p2p.trust.core.grants import read_grant
 from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.network_quota import network_accounts
 from formation_p2p.trust.core.quota import Used
@@ -32,7 +31,7 @@ class Vouching:
 
     def voucher(self, worker: PeerId, now: Moment) -> bytes | None:
         """For a worker that it has leases of, or is about to; None where no quota needs it."""
-        terms = read_grant(self._grant(), self._membership.root_public_key)
+        terms = self._membership.terms(self._grant())
         if not network_accounts(terms, self._membership.charter):
             return None
         cpu_milli = gpu_milli = 0
