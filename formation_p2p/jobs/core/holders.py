@@ -5,6 +5,7 @@ for where too few hold it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
@@ -20,20 +21,13 @@ from formation_p2p.records.core.profile import Profile
 Pool = Mapping[PeerId, Profile]
 
 
+@dataclass(slots=True, eq=False)
 class Holders:
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        outputs: OutputHolders,
-        groups: TaskGroups,
-        leasing: Leasing,
-        facts: Facts,
-    ) -> None:
-        self._checkpoints = checkpoints
-        self._outputs = outputs
-        self._groups = groups
-        self._leasing = leasing
-        self._facts = facts
+    _checkpoints: Checkpoints
+    _outputs: OutputHolders
+    _groups: TaskGroups
+    _leasing: Leasing
+    _facts: Facts
 
     def look(self, now: Moment) -> None:
         """Have others asked for every checkpoint, and all outputs, that are due."""

@@ -5,6 +5,8 @@ Called after everything that touches the group, and when it is due.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from formation_p2p.core.effects import Moment
 from formation_p2p.jobs.core.attempts import Attempts
 from formation_p2p.jobs.core.jobs import Jobs, Outbox
@@ -15,26 +17,17 @@ from formation_p2p.jobs.core.task_group import TaskGroup
 from formation_p2p.jobs.core.task_groups import TaskGroups
 
 
+@dataclass(slots=True, eq=False)
 class Pump:
     """All parts are the scheduler's own."""
 
-    def __init__(
-        self,
-        groups: TaskGroups,
-        jobs: Jobs,
-        outbox: Outbox,
-        decider: PlacementDecider,
-        leasing: Leasing,
-        attempts: Attempts,
-        rebalancer: Rebalancer,
-    ) -> None:
-        self._groups = groups
-        self._jobs = jobs
-        self._outbox = outbox
-        self._decider = decider
-        self._leasing = leasing
-        self._attempts = attempts
-        self._rebalancer = rebalancer
+    _groups: TaskGroups
+    _jobs: Jobs
+    _outbox: Outbox
+    _decider: PlacementDecider
+    _leasing: Leasing
+    _attempts: Attempts
+    _rebalancer: Rebalancer
 
     def run(self, group: TaskGroup, now: Moment, cause: str) -> None:
         group.awake()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
@@ -48,25 +48,17 @@ from formation_p2p.workload.core.outcome import Ended, Failed, FailureKind, Outc
 from formation_p2p.workload.core.parcel import blob_of, is_large
 
 
+@dataclass(slots=True, eq=False)
 class Reports:
     """Tasks to be placed again wait first in their group. `experienced` gets to know what each
     worker did."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        outbox: Outbox,
-        attempts: Attempts,
-        elections: Elections,
-        experienced: Callable[[PeerId, Experience, Moment], None],
-        max_printed_bytes: int,
-    ) -> None:
-        self._jobs = jobs
-        self._outbox = outbox
-        self._attempts = attempts
-        self._elections = elections
-        self._experienced = experienced
-        self._max_printed_bytes = max_printed_bytes
+    _jobs: Jobs
+    _outbox: Outbox
+    _attempts: Attempts
+    _elections: Elections
+    _experienced: Callable[[PeerId, Experience, Moment], None]
+    _max_printed_bytes: int
 
     def began(self, active: ActiveLease, message: TaskStarted, now: Moment) -> bool:
         """One runs for longer than a moment. Returns whether that is of any interest."""

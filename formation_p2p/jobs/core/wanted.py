@@ -48,22 +48,14 @@ class RoundOpened:
 Note = Callable[[SearchEnded | RoundOpened, Moment], None]
 
 
+@dataclass(slots=True, eq=False)
 class Wanted:
-    def __init__(
-        self,
-        lessee: Lessee,
-        known: Known,
-        outbox: Outbox,
-        note: Note,
-        caller: Caller,
-        parameters: DispatchParameters,
-    ) -> None:
-        self._caller = caller
-        self._lessee = lessee
-        self._known = known
-        self._outbox = outbox
-        self._note = note
-        self._parameters = parameters
+    _lessee: Lessee
+    _known: Known
+    _outbox: Outbox
+    _note: Note
+    _caller: Caller
+    _parameters: DispatchParameters
 
     def awaits_notice(self, group: TaskGroup, found: Found, now: Moment) -> bool:
         """Discovery has ended. A want is left where no worker suits, or without asking any where

@@ -5,6 +5,7 @@ answered where this one does not work, or not for them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from formation_p2p.core.effects import Contact, Effect, Moment
@@ -22,24 +23,16 @@ from formation_p2p.trust.core.membership import Membership
 from formation_p2p.trust.core.reputation import Reputation
 
 
+@dataclass(slots=True, eq=False)
 class Inbox:
     """`submit_milli`: the trust that a peer needs to submit here."""
 
-    def __init__(
-        self,
-        me: PeerId,
-        lifecycle: Lifecycle,
-        dht: Kademlia[SignedProfile],
-        membership: Membership,
-        reputation: Reputation,
-        submit_milli: int,
-    ) -> None:
-        self._me = me
-        self._lifecycle = lifecycle
-        self._dht = dht
-        self._membership = membership
-        self._reputation = reputation
-        self._submit_milli = submit_milli
+    _me: PeerId
+    _lifecycle: Lifecycle
+    _dht: Kademlia[SignedProfile]
+    _membership: Membership
+    _reputation: Reputation
+    _submit_milli: int
 
     def received(
         self, sender: Contact, message: messages.ToWorker, now: Moment
