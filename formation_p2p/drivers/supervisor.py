@@ -674,20 +674,20 @@ class Unnamed:
                     seen.add(found.st_ino)
                     used += found.st_blocks * 512
                 yield used
-            for mappings in mapped_at(place):
+            for mappings in mapped_at(place, self._in_sandbox):
                 used += MAPPING_BYTES * mappings
                 yield used
 
 
-def mapped_at(place: str) -> Iterator[int]:
-    """How many mappings a process has, part by part. One that shows none may have all that Linux
-    allows."""
+def mapped_at(place: str, in_sandbox: bool) -> Iterator[int]:
+    """How many mappings a process has, part by part. In a sandbox one that shows none may have all
+    that Linux allows."""
     try:
         with open(f"{place}/maps", "rb", buffering=0) as lines:
             while part := lines.read(65536):
                 yield part.count(b"\n")
     except PermissionError:
-        yield MAX_MAPPINGS
+        yield MAX_MAPPINGS if in_sandbox else 0
     except OSError:
         pass  # it is gone
 
