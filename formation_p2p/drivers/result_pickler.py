@@ -408,6 +408,14 @@ def reduce_structure(value: Any) -> Reduced:
     return MARKED.structure, (f"{kind.__module__}.{kind.__qualname__}", parts, rest)
 
 
+def reduce_alias(value: types.GenericAlias) -> Reduced:
+    """Of other origins a reader makes none: who trusts its workers reads what pickle makes of it,
+    as in the annotations of a class that goes by value."""
+    is_read = value.__origin__ in (dict, frozenset, list, set, tuple)
+    make = MARKED.alias if is_read else types.GenericAlias
+    return make, (value.__origin__, value.__args__)
+
+
 VIEWS: dict[type, str] = {
     type({}.keys()): "keys",
     type({}.values()): "values",
@@ -420,7 +428,7 @@ VALUES: dict[type, Reducer] = {
     complex: lambda value: (MARKED.called, ("complex", value.real, value.imag)),
     range: lambda value: (MARKED.called, ("range", value.start, value.stop, value.step)),
     slice: lambda value: (MARKED.called, ("slice", value.start, value.stop, value.step)),
-    types.GenericAlias: lambda value: (MARKED.alias, (value.__origin__, value.__args__)),
+    types.GenericAlias: reduce_alias,
     types.SimpleNamespace: reduce_namespace,
     memoryview: reduce_view,
     **dict.fromkeys(
