@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,24 +190,6 @@ async def test_a_file_that_changed_after_it_was_put_is_served_no_longer(tmp_path
 
 
 @in_trio
-async def test_after_a_cut_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
-    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-    data = content(24)
-    async with running(alice, bob), trio.open_nursery() as nursery:
-        blob = alice.put(data)
-
-        async def cut() -> None:
-            for sent in (4 * MIB, 12 * MIB):
-                await until(partial(_has_sent, alice, sent), every_s=0.001)
-                alice.stack.drop(bob.peer_id, "a cut")
-
-        nursery.start_soon(cut)
-        assert await bob.get(blob) == data
-        window = fetching.WINDOW_CHUNKS + 1
-        assert alice.sent_bytes <= len(data) + 2 * window * MIB
-
-
-@in_trio
 async def test_a_node_that_starts_again_goes_on_where_it_was(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
     data = content(40)
@@ -267,29 +248,6 @@ async def test_whoever_fetched_it_serves_others_even_when_its_origin_is_gone(
             nursery.start_soon(leave)
             assert await carol.get(blob) == data
         assert bob.sent_bytes >= 8 * MIB
-
-
-@in_trio
-async def test_the_origin_is_spared_where_others_have_it(tmp_path: Path) -> None:
-    alice, *workers = (Holder(tmp_path / name) for name in ("alice", "bob", "carol", "dave"))
-    data = content(16)
-    async with running(alice, *workers):
-        blob = alice.put(data)
-        for worker in workers:
-            await worker.fetch(blob)
-            await until(partial(_is_known, alice, blob, worker))
-    served = [node.sent_bytes / len(data) for node in (alice, *workers)]
-    assert sum(served) >= len(workers)
-    assert served[0] < 2.4  # all three of them alone would be 3
-    assert served[1] > 0.2
-
-
-def _has_sent(holder: Holder, size: int) -> bool:
-    return holder.sent_bytes >= size
-
-
-def _is_known(origin: Holder, blob: Blob, worker: Holder) -> bool:
-    return worker.contact in origin.exchange.who_has(blob.cid)
 
 
 # -- bad peers ------------------------------------------------------------------------------------
@@ -356,29 +314,6 @@ async def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
 
 
 @pytest.mark.parametrize(
-    "replies",
-    [
-        [framed(Opened(b"no manifest"))],
-        [framed(Opened(bytes(4000)))],
-        [framed(Chunk(0, 5))],
-        [framed(BlobRefused("no"))],
-        [encode_frame(b"\xff")],
-        [b"\xff\xff\xff\xff\xff\xff"],
-        [b"\xff\xff\xff\x7f"],
-    ],
-)
-@in_trio
-async def test_a_source_that_lies_of_what_it_has_is_left_out(
-    tmp_path: Path, replies: list[bytes]
-) -> None:
-    alice, bob, mallory = Holder(tmp_path / "a"), Holder(tmp_path / "b"), Liar(replying(*replies))
-    data = content(2.5)
-    async with running(alice, bob, mallory):
-        blob = alice.put(data)
-        assert await bob.get(from_(blob, mallory, alice)) == data
-
-
-@pytest.mark.parametrize(
     "answer",
     [
         framed(Chunk(1, MIB)) + bytes(MIB),
@@ -398,17 +333,6 @@ async def test_a_source_that_answers_what_was_not_asked_is_left_out(
     async with running(alice, bob, mallory):
         blob = alice.put(data)
         assert await bob.get(from_(blob, mallory, alice)) == data
-
-
-@in_trio
-async def test_a_source_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b", stall_s=1.0)
-    mute, data = Liar(replying()), content(2.5)
-    stuck = Liar(replying(framed(Opened(manifest_of(alice, data)))))
-    async with running(alice, bob, mute, stuck):
-        blob = alice.put(data)
-        assert await bob.get(from_(blob, mute, alice)) == data
-        assert await bob.get(from_(blob, stuck, alice), "again") == data
 
 
 async def begun(reader: Holder, owner: Holder, blob: Blob) -> MuxedStream:

@@ -1,9 +1,7 @@
 """Peers that mean harm. Each time a good peer is served meanwhile, and memory stays bounded."""
 
-import errno
 import logging
 import os
-import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Collection
@@ -228,30 +226,6 @@ async def test_no_more_peers_are_dialled_than_there_is_room_for() -> None:
         have_been_idle(alice, {bob.peer_id})
         await alice.ask(carol, b"hello")
         await until(lambda: alice.gone == [bob.peer_id])
-
-
-@in_trio
-async def test_a_machine_short_of_file_descriptors_accepts_again_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with socket.socket() as any_socket:
-        socket_type: Any = type(trio.socket.from_stdlib_socket(any_socket))
-    accept = socket_type.accept
-    failures = [OSError(errno.EMFILE, "too many open files")] * 2
-
-    async def short_of_files(listener: trio.socket.SocketType) -> Any:
-        client, address = await accept(listener)
-        if failures:
-            client.close()
-            raise failures.pop()
-        return client, address
-
-    monkeypatch.setattr(socket_type, "accept", short_of_files)
-    victim = node()
-    async with running(victim):
-        for _ in range(2):
-            await closed(await mallory.tcp(victim), within_s=AT_ONCE_S)
-        await mallory.muxed(victim)
 
 
 @in_trio
@@ -679,15 +653,3 @@ async def test_what_waits_for_a_slow_peer_is_bounded() -> None:
         await until(lambda: alice.lost)
         assert "queued" in alice.lost[0][1]
         assert psutil.Process().memory_info().rss - before < ROOM_BYTES
-
-
-@in_trio
-async def test_an_answer_that_never_comes_is_not_waited_for() -> None:
-    alice, bob = node(kad_answer_s=0.3), node(kad_answer_s=0.3)
-    kept: list[Answer] = []
-    bob.respond = lambda frame, answer: kept.append(answer)
-    async with running(alice, bob):
-        with pytest.raises(Unreachable, match="reset"):
-            await alice.ask(bob, b"hello", timeout_s=5)
-        for answer in kept:
-            answer(b"too late")

@@ -16,7 +16,6 @@ from formation_p2p.features.services.core.messages import (
     pack,
 )
 from formation_p2p.features.services.core.spec import Check
-from formation_p2p.features.services.core.turns import MAX_WAITING
 from formation_p2p.features.services.host.replica_run import why_not
 from formation_p2p.features.services.host.server import PROTOCOL
 from formation_p2p.features.services.host.stream import ServiceStream, serve_caller
@@ -153,114 +152,6 @@ async def test_a_replica_that_refuses_or_is_gone_is_passed_over(tmp_path: Path) 
             assert await said(await alice.router.open("greeter"), b"") == b"carol"
 
 
-@in_trio
-async def test_one_that_is_full_overflows_and_all_full_means_waiting(tmp_path: Path) -> None:
-    notice = Notice()
-    alice, bob, carol = (ServiceNode(notice) for _ in range(3))
-    async with network_of(alice, bob, carol) as nursery:
-        for node in (bob, carol):
-            replica = await start(nursery, node, tmp_path, "echo", echo)
-            replica.max_requests = 2
-        notice.put("echo", [bob, carol])
-        streams = [await alice.router.open("echo") for _ in range(4)]
-        assert sorted(each.replica for each in streams) == sorted(
-            [bob.peer_id] * 2 + [carol.peer_id] * 2
-        )
-        with pytest.raises(ServiceError, match="as many as it takes"):
-            await alice.router.open("echo", within_s=0.3)
-        async with trio.open_nursery() as waiting:
-            opened: list[ServiceStream] = []
-
-            async def wait() -> None:
-                opened.append(await alice.router.open("echo"))
-
-            waiting.start_soon(wait)
-            await trio.sleep(0.1)
-            assert not opened
-            streams[0].abort("done")
-        assert opened[0].replica == streams[0].replica
-
-
-@in_trio
-async def test_those_who_wait_are_served_by_turns_and_who_leaves_is_dropped(tmp_path: Path) -> None:
-    notice = Notice()
-    alice, bob = ServiceNode(notice), ServiceNode(notice)
-    async with network_of(alice, bob) as nursery:
-        replica = await start(nursery, bob, tmp_path, "echo", echo)
-        replica.max_requests = 1
-        notice.put("echo", [bob], capacity=1)
-        holding = await alice.router.open("echo")
-        served: list[str] = []
-
-        async def ask(caller: str, leaving: trio.CancelScope) -> None:
-            with leaving:
-                stream = await alice.router.open("echo", caller=caller)
-                served.append(caller)
-                stream.abort("done")
-                alice.router.ended(stream)
-
-        async with trio.open_nursery() as asking:
-            left = trio.CancelScope()
-            for caller, leaving in (
-                ("greedy", trio.CancelScope()),
-                ("greedy", left),
-                ("greedy", trio.CancelScope()),
-                ("greedy", trio.CancelScope()),
-                ("modest", trio.CancelScope()),
-            ):
-                asking.start_soon(ask, caller, leaving)
-                await trio.testing.wait_all_tasks_blocked()
-            left.cancel()
-            holding.abort("done")
-            alice.router.ended(holding)
-        assert served == ["greedy", "modest", "greedy", "greedy"]
-
-
-@in_trio
-async def test_a_line_without_a_place_left_refuses_at_once(tmp_path: Path) -> None:
-    notice = Notice()
-    alice, bob = ServiceNode(notice), ServiceNode(notice)
-    async with network_of(alice, bob) as nursery:
-        replica = await start(nursery, bob, tmp_path, "echo", echo)
-        replica.max_requests = 0
-        notice.put("echo", [bob])
-
-        async def wait() -> None:
-            with pytest.raises(ServiceError, match="1024 requests wait"):
-                await alice.router.open("echo", within_s=60, caller="greedy")
-            waiting.cancel_scope.cancel()
-
-        async with trio.open_nursery() as waiting:
-            for _ in range(MAX_WAITING + 1):
-                waiting.start_soon(wait)
-
-
-@in_trio
-async def test_a_sticky_caller_comes_back_to_its_replica(tmp_path: Path) -> None:
-    notice = Notice()
-    alice, bob, carol = (ServiceNode(notice) for _ in range(3))
-    async with network_of(alice, bob, carol) as nursery:
-        for node in (bob, carol):
-            await start(nursery, node, tmp_path, "echo", echo)
-        notice.put("echo", [bob, carol])
-        for node in (bob, carol):
-            streams = [await alice.router.open("echo", sticky=node.peer_id) for _ in range(5)]
-            assert {each.replica for each in streams} == {node.peer_id}
-
-
-@in_trio
-async def test_what_was_read_lasts_where_reading_fails(tmp_path: Path) -> None:
-    notice = Notice()
-    alice, bob = ServiceNode(notice), ServiceNode(notice)
-    async with network_of(alice, bob) as nursery:
-        await start(nursery, bob, tmp_path, "greeter", saying(b"bob"))
-        notice.put("greeter", [bob])
-        assert await said(await alice.router.open("greeter"), b"") == b"bob"
-        notice.listings = None
-        alice.router.failed("greeter", bob.peer_id)
-        assert await said(await alice.router.open("greeter"), b"") == b"bob"
-
-
 class Caller:
     """A program at one end of a pair of sockets, whose other end is joined to a stream."""
 
@@ -393,38 +284,3 @@ async def test_an_answer_arrives_whole_from_a_program_that_closes_early(tmp_path
         notice.put("strict", [bob])
         stream = await alice.router.open("strict")
         assert await said(stream, bytes(4 * MIB)) == b"too large" * 50_000
-
-
-@pytest.mark.at_length
-@in_trio
-async def test_five_hundred_at_once_between_two_peers(tmp_path: Path) -> None:
-    notice = Notice()
-    alice, bob = ServiceNode(notice), ServiceNode(notice)
-    everyone = trio.Event()
-    served = 0
-
-    async def count(stream: trio.SocketStream) -> None:
-        nonlocal served
-        data = await stream.receive_some()
-        served += 1
-        if served == 500:
-            everyone.set()
-        await everyone.wait()
-        await stream.send_all(data)
-        await stream.aclose()
-
-    async with network_of(alice, bob) as nursery:
-        replica = await start(nursery, bob, tmp_path, "count", count)
-        replica.max_requests = 1000
-        notice.put("count", [bob])
-        heard: list[bytes] = []
-
-        async def ask(number: int) -> None:
-            stream = await alice.router.open("count")
-            await stream.write(b"%d" % number)
-            heard.append(await read_all(stream))
-
-        async with trio.open_nursery() as asking:
-            for number in range(500):
-                asking.start_soon(ask, number)
-        assert sorted(map(int, heard)) == list(range(500))

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import tarfile
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.command.stacks import END
 from tests.support.programs import ROOT, Program, python, running
 from tests.support.sandboxes import besides_warning
 
@@ -52,19 +50,6 @@ def test_the_line_that_the_worker_prints_counts_primes_in_a_second_terminal(past
         assert scheduler.ended() == 0, scheduler.output
     # https://oeis.org/A006880 has 78,498 below 10^6; 148,933 is pi(2 * 10^6).
     assert "20 tasks found 148,933 primes below 2,000,000" in scheduler.output
-
-
-def test_a_worker_that_is_started_again_is_found_again_at_its_new_port(tmp_path: Path) -> None:
-    home = str(tmp_path / "home")
-    for number in range(2):
-        with running(sys.executable, example("worker.py"), FORMATION_HOME=home) as worker:
-            line = scheduler_line(worker)
-            worker.process.send_signal(signal.SIGQUIT)  # any signal that is handled, and not Ctrl-C
-            worker.line_with(f"{END} of process {worker.pid}")
-            if number == 1:
-                with running("bash", "-c", line) as scheduler:
-                    assert scheduler.ended() == 0, scheduler.output
-            assert worker.interrupt() == 0, worker.output
 
 
 def test_a_scheduler_without_a_network_says_what_to_do(tmp_path: Path) -> None:
