@@ -25,9 +25,7 @@ def test_a_ban_is_adopted_and_the_leases_of_the_banned_end() -> None:
 
 
 # In the last one a worker is moved out of its region while a commit to it is under way.
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.at_length) for seed in (2, 377))]
-)
+@pytest.mark.parametrize("seed", [1, pytest.param(377, marks=pytest.mark.at_length)])
 def test_nothing_leaks_out_of_a_region_while_the_charter_moves_workers(seed: int) -> None:
     found = leaks.run(seed)
     assert found["leaked"] == 0
