@@ -137,6 +137,27 @@ async def test_a_package_goes_along_with_its_data_and_what_it_imports_later(
     ]
 
 
+async def test_another_version_of_a_module_is_never_a_stale_one(project: Project) -> None:
+    printed = await project.run(
+        """
+        from pathlib import Path
+
+        if __name__ == "__main__":
+            sys.dont_write_bytecode = True
+            new, module = Path("version.new"), Path("version.py")
+            with join() as node:
+                for number in (1, 2, 3):
+                    new.write_text(f"def which(n):\\n    return {number} + 0 * n\\n")
+                    new.replace(module)
+                    import version
+                    print(node.map(version.which, [1], needs=NEEDS))
+                    with node.executor(needs=NEEDS) as pool:
+                        print(pool.submit(version.which, 1).result())
+        """
+    )
+    assert printed.split() == ["[1]", "1", "[2]", "2", "[3]", "3"]
+
+
 async def test_a_module_that_does_not_go_along_is_named_with_the_cure(project: Project) -> None:
     a_package(project)
     printed = await project.run(
