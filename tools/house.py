@@ -242,7 +242,7 @@ def figures() -> list[Figure]:
         Figure("classes over 20 methods", len(classes), 48, 45, classes),
         Figure("files under 40 lines", len(short), 72, 29, short),
         Figure("files over 650 lines", len(long), 6, 1, long),
-        Figure("lines of the tests", lines_of("tests/**/*.py"), 111_900, 116_700),
+        Figure("lines of the tests", lines_of("tests/**/*.py"), 111_900, 115_000),
         Figure("patched constants", len(constants), 102, 10, constants),
         Figure("private accesses in tests", len(private), 346, 60, private),
         Figure("words of the dialect", len(words), 590, 125, words),
