@@ -85,6 +85,11 @@ class Daemon:
         response = self._call(Request.LIST_PEERS)
         return tuple(contact_in(peer) for peer in response.get(6, []))
 
+    def find_peer(self, peer_id: PeerId, timeout_s: float = CALL_S) -> Contact:
+        """Where a peer is, by asking the DHT if need be."""
+        wanted = octets(2, peer_id_to_bytes(peer_id))
+        return contact_in(one_bytes(self._dht(Dht.FIND_PEER, wanted, timeout_s), 2))
+
     def get_closest_peers(self, name: bytes, timeout_s: float = CALL_S) -> tuple[PeerId, ...]:
         """The peers whose keys are nearest to the name's SHA-256, by a lookup."""
         return tuple(
