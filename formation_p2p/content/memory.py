@@ -95,7 +95,7 @@ class Memory:
         self._files = 0
 
     def is_full(self, more_bytes: int) -> bool:
-        """Whether there is no room for another file of so many bytes."""
+        """Whether it has no room for another file of so many bytes."""
         with self._lock:
             return self._files >= MAX_SEGMENTS or self._is_past_bounds(more_bytes)
 

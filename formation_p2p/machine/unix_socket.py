@@ -60,7 +60,7 @@ def is_beside_us(end: HasOptions) -> bool:
                 [Path(f"/proc/{each}/ns/{name}").stat().st_ino for name in ("pid", "user")]
                 for each in ("self", pid)
             )
-        except OSError:  # it has ended, or is no process that this user may look at
+        except OSError:  # it has ended, or this user may not look at it
             return False
         return uid == os.getuid() and own == its and not _has_ended(end)
     else:  # noqa: RET505 -- mypy takes what follows for unreachable elsewhere

@@ -98,7 +98,7 @@ class Membership:
         return None if why is None else Denied("belong", why)
 
     def terms(self, grant: bytes) -> GrantTerms:
-        """Raises InvalidInput for what is no grant of this network."""
+        """Raises InvalidInput for a grant of another network."""
         return read_grant(grant, self.root_public_key)
 
     def terms_if_any(self, grant: bytes) -> GrantTerms | None:
