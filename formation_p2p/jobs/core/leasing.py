@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.discovery.core.finder import Finder
@@ -22,25 +23,16 @@ from formation_p2p.placement.core.guarded import seeks_room
 from formation_p2p.records.core.signed_fields import MAX_CLOCK_SKEW_S
 
 
+@dataclass(slots=True, eq=False)
 class Leasing:
-    def __init__(
-        self,
-        finder: Finder,
-        lessee: Lessee,
-        known: Known,
-        outbox: Outbox,
-        note: Note,
-        wanted: Wanted,
-        parameters: DispatchParameters,
-    ) -> None:
-        self._wanted = wanted
-        self._finder = finder
-        self._lessee = lessee
-        self._known = known
-        self._outbox = outbox
-        self._note = note
-        self._parameters = parameters
-        self._grant_until_unix_s = float("inf")  # this node's
+    _finder: Finder
+    _lessee: Lessee
+    _known: Known
+    _outbox: Outbox
+    _note: Note
+    _wanted: Wanted
+    _parameters: DispatchParameters
+    _grant_until_unix_s: float = field(default=float("inf"), init=False)
 
     def licensed(self, until_unix_s: float) -> None:
         """This node has a grant until then."""
