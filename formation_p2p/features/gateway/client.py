@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
+from http.client import responses
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -346,7 +346,7 @@ class Client:
         self._tell_h11()
         self.has_begun = status == 101 or status >= 200
         if not reason:
-            reason = _phrase(status)
+            reason = responses.get(status, "").encode()
         kind = h11.InformationalResponse if status < 200 else h11.Response
         if self.is_last and status >= 200 and (b"connection", b"close") not in headers:
             headers = [*headers, (b"connection", b"close")]
@@ -469,13 +469,6 @@ def _plain_head(target: bytes, headers: Headers) -> Head:
 
 def _server() -> Any:
     return h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
-
-
-def _phrase(status: int) -> bytes:
-    try:
-        return HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""
 
 
 def _keep_alive(of: socket.socket | None) -> None:
