@@ -286,7 +286,7 @@ def without(gone: Iterable[str], to: Path, within: str = "") -> set[str]:
     left_out = _beside(names, all_gone)
 
     def is_gone(path: str) -> bool:
-        return path.startswith(folders) or path in left_out
+        return f"{path}/".startswith(folders) or path in left_out
 
     for name in names:
         source = ROOT / name
