@@ -90,7 +90,7 @@ def takes(what: str) -> str:
     returns what it still has after some time."""
     if what == "tables":
         # Each page that is read takes a page of a table, beside the one page of zeros that all are.
-        much = 64 << 30
+        much = 200 << 30
         held = mmap.mmap(-1, much, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, mmap.PROT_READ)
         held.madvise(15)  # MADV_NOHUGEPAGE
         for place in range(0, much, 1 << 21):
@@ -98,7 +98,7 @@ def takes(what: str) -> str:
     elif what == "messages":
         libc = ctypes.CDLL(None)
         message = ctypes.create_string_buffer(b"\1" * 8200)
-        queues = [libc.msgget(0, 0o1600) for _ in range(16000)]
+        queues = [libc.msgget(0, 0o1600) for _ in range(32000)]
         for queue in queues * 2:
             libc.msgsnd(queue, message, 8192, 0o4000)  # IPC_NOWAIT
     else:

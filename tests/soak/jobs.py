@@ -40,7 +40,8 @@ KINDS: tuple[str, ...] = ("process",) * 4 + ("calls",) * 4 + ("large",) + ("map"
 # that take memory which is no data, or threads, until they are ended, and beside them one that does
 # not.
 GREEDY: Final = ("tables", "messages", "threads")
-GREEDY_NEEDS: Final = "cpu=0.25,memory=128MiB"
+GREEDY_NEEDS: Final = "cpu=0.25,memory=256MiB"
+ENDED: Final = (FailureKind.EXIT, FailureKind.MEMORY)
 if not WHY_NONE:
     KINDS += ("escape", "greedy")
 
@@ -124,7 +125,7 @@ class Drawn:
                 return (
                     tables.kind is messages.kind is FailureKind.MEMORY
                     # Of root's the kernel counts none, and they are ended.
-                    and (threads.kind is FailureKind.EXIT or not value_of(threads))
+                    and (threads.kind in ENDED or (not threads.kind and not value_of(threads)))
                     and value_of(beside) == self.seed**2
                 )
             case _:
