@@ -84,9 +84,9 @@ test-pure: $(COMPILED)
 	$(NICE) $(BIN)/python -m pytest tests/simulations tests/unit -n auto \
 		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered $(ARGS)
 
-# Four at a time, also on two cores: they wait more than they compute. What takes longest comes first.
+# Six at a time, also on two cores: they wait more than they compute. What takes longest comes first.
 test-whole: $(COMPILED)
-	$(BIN)/python -m pytest tests/system tests/host -n 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest tests/system tests/host -n 6 --dist worksteal $(ARGS)
 
 interop: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.interop.fetch

@@ -242,6 +242,7 @@ def test_one_message_leads_to_as_many_as_it_may_and_no_more() -> None:
     assert said(world)["SpreadWant"] == said(world)["Offer"] == 0
 
 
+@pytest.mark.at_length
 def test_who_does_not_work_has_no_room_or_distrusts_the_author_offers_nothing() -> None:
     world, bob = at_work(town(run=taking(30), alice=1), job(), for_s=3)
     for name in ("gate", "alice"):

@@ -81,6 +81,7 @@ def took_s(
     return ended_s - began_s
 
 
+@pytest.mark.at_length
 def test_who_knows_all_near_a_name_searches_in_one_step_and_writes_without_a_search() -> None:
     town = DhtWorld(seed=3)
     nodes = town.join(*(f"node {number}" for number in range(60)))

@@ -82,6 +82,7 @@ class Story:
 # -- what goes on ---------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 def test_attempts_under_way_go_on_and_their_results_count() -> None:
     story = Story(4.0).given(job(9), for_s=2)
     in_flight = len(only(story.events(), TaskPlaced))

@@ -224,6 +224,7 @@ def test_a_job_waits_for_workers_that_are_full_and_runs_when_they_are_not() -> N
     assert len(only(eve.reported, TaskSucceeded)) == 6
 
 
+@pytest.mark.at_length
 def test_a_worker_that_joins_during_the_job_is_used() -> None:
     world, bob = at_work(town(alice=1), job(30), for_s=2)
     world.add("carol", serve=world.machine(cpu=2))

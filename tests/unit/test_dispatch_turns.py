@@ -39,6 +39,7 @@ def town(took_s: float) -> tuple[World, SimNode, SimNode]:
     return world, bob, dave
 
 
+@pytest.mark.at_length
 def test_the_running_task_ends_and_what_waits_goes_on_later() -> None:
     world, bob, dave = town(2.0)
     dave.submit(job(job_id="dave's"))

@@ -328,6 +328,7 @@ def test_of_a_failure_with_much_to_say_the_end_is_told(alice: Executions) -> Non
     assert alice.handle_report(executions_ended(0, outcome=story)) == [reported(over(0, end))]
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("mark", ["\U0001f980", "\0"])
 def test_what_many_failures_have_to_say_fits_into_messages_too(
     alice: Executions, mark: str

@@ -33,6 +33,7 @@ def known_by(gangs: Gangs, name: str) -> tuple[Profile, ...]:
     return tuple(each.profile for each in decision.ranked)
 
 
+@pytest.mark.at_length
 def test_every_node_names_those_that_the_owner_has() -> None:
     gangs = Gangs(*NAMES)
     known = {name: known_by(gangs, name) for name in ("gate", "dave")}

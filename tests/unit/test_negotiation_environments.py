@@ -87,6 +87,7 @@ def test_where_no_worker_can_have_them_the_tasks_end_soon_and_say_why() -> None:
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("how", ["kill", "vanish"])
 def test_nor_do_they_wait_for_a_worker_that_has_died(how: str) -> None:
     world = town_where({"alice", "carol"}, alice=1, carol=1, dave=1)
@@ -102,6 +103,7 @@ def test_nor_do_they_wait_for_a_worker_that_has_died(how: str) -> None:
     assert not only(bob.reported, JobWaits)
 
 
+@pytest.mark.at_length
 def test_they_wait_for_one_that_has_worked_for_them() -> None:
     world, bob = at_work(town_where({"alice"}, 2.0, alice=1, dave=1), job_of(20), for_s=8)
     dave = world.nodes["dave"]
@@ -158,6 +160,7 @@ def test_the_end_of_a_log_is_shown_on_one_line() -> None:
 # -- warm environments ----------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("warm", ["alice", "carol", "dave"])
 def test_tasks_go_where_their_packages_are(warm: str) -> None:
     world = town_where(set(), alice=1, carol=1, dave=1)

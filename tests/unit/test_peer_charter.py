@@ -75,6 +75,7 @@ def test_a_charter_that_one_node_was_given_is_adopted_by_all() -> None:
     assert versions([late]) == {2}
 
 
+@pytest.mark.at_length
 def test_of_two_charters_of_one_version_all_come_to_go_by_the_same() -> None:
     """The signers made both, and half of the nodes have adopted each."""
     world, nodes = town()
@@ -226,6 +227,7 @@ class Listener:
         return self.node.messages[cause]
 
 
+@pytest.mark.at_length
 def test_a_claim_without_a_charter_is_followed_once() -> None:
     listener = Listener()
     world, node = listener.world, listener.node

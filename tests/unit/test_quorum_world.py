@@ -87,6 +87,7 @@ def test_who_runs_a_copy_is_known_while_it_does() -> None:
     assert not scheduler.is_checked(alone)
 
 
+@pytest.mark.at_length
 def test_one_that_lies_is_outvoted_and_trusted_no_longer() -> None:
     world, bob = voters(tasks=6, alice=None, carol=None, dave=b"a lie", erin=None)
     world.elapse(60)
@@ -182,6 +183,7 @@ def test_attempts_do_not_tell_that_two_are_of_one_task() -> None:
     assert all(form.fullmatch(each) for each in (alone, *ids))
 
 
+@pytest.mark.at_length
 def test_an_answer_of_one_found_wrong_meanwhile_counts_no_more() -> None:
     """dave has two cores, and lies on both: on one at once, on the other later."""
     lies: list[str] = []
@@ -355,6 +357,7 @@ def of_orgs(
     return world, bob
 
 
+@pytest.mark.at_length
 def test_of_copies_at_once_one_that_lies_is_outvoted() -> None:
     world, bob = voters(AT_ONCE, tasks=12, alice=None, carol=None, dave=b"a lie", erin=None)
     world.elapse(60)
@@ -389,6 +392,7 @@ def test_where_one_copy_alone_finds_a_worker_the_others_wait_for_it() -> None:
     assert "shares the org acme" in [str(why).split(" with ")[0] for _, why in end.reasons]
 
 
+@pytest.mark.at_length
 def test_a_slow_copy_is_not_overtaken_by_its_own_operator() -> None:
     """Else the two would agree, and be of one operator."""
 
@@ -458,6 +462,7 @@ def test_a_copy_that_outlives_what_its_worker_has_announced_counts(quorum: Quoru
     assert not only(bob.reported, TaskRetried)
 
 
+@pytest.mark.at_length
 def test_copies_that_were_in_flight_count_before_their_workers_are_found_again() -> None:
     run = lambda running: (1.5, Succeeded(running.work.payload))  # noqa: E731
     world, bob, disk = killed(run, job(1, quorum=AT_ONCE), 1)

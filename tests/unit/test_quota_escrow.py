@@ -96,6 +96,7 @@ def test_two_workers_together_have_no_more_than_the_quota() -> None:
     assert circle.status("alice").verdict is Verdict.SPENT
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("others", [OTHERS, OTHERS[:4]])
 def test_a_partition_hands_a_quota_out_once_for_each_side_and_no_more_once_it_heals(
     others: tuple[str, ...],
@@ -125,6 +126,7 @@ def test_a_partition_hands_a_quota_out_once_for_each_side_and_no_more_once_it_he
     assert circle.status("dave").total.cpu_milli_s == 2 * HOUR_MILLI_S
 
 
+@pytest.mark.at_length
 def test_a_worker_that_begins_again_has_used_what_it_has_used() -> None:
     """It does not know what was noted for it; where all is used up, it is not to give that back."""
     quarter = grant_of("bob", Quota(cpu_milli_hours=250))

@@ -112,6 +112,17 @@ def test_an_address_with_an_escape_sequence_is_left_out() -> None:
     assert address_text(raw) is None
 
 
+@pytest.mark.parametrize("text", GOOD)
+def test_an_address_that_is_cut_short_is_left_out(text: str) -> None:
+    raw = address_bytes(text)
+    for size in range(len(raw)):
+        assert address_text(raw[:size]) != text
+
+
+def test_a_port_of_which_a_byte_is_missing_is_none() -> None:
+    assert address_text(address_bytes("/ip4/192.0.2.1/tcp/4001")[:-1]) is None
+
+
 def test_an_address_past_its_bound_is_not_looked_at() -> None:
     hop = address_bytes("/ip4/192.0.2.1")
     assert MAX_ADDRESS_BYTES // len(hop) == 51

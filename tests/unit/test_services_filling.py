@@ -261,6 +261,7 @@ def test_a_pinned_service_has_a_higher_epoch_after_a_power_cut() -> None:
     assert epochs(hamlet)["worker0"] > before
 
 
+@pytest.mark.at_length
 def test_a_slot_that_another_has_taken_is_not_taken_back_by_who_had_it() -> None:
     hamlet = Hamlet(3).given(wanting(1), for_s=60)
     [had] = hamlet.having("echo")
@@ -340,6 +341,7 @@ def kill(hamlet: Hamlet, node: SimNode) -> None:
         hamlet.world.later(LATENCY_S, other, Disconnected(node.identity.peer_id))
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_what_a_killed_worker_had_is_started_by_those_that_are_left_within_seconds(
     replicas: int,

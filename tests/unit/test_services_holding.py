@@ -149,6 +149,7 @@ def test_a_replica_of_a_machine_that_is_reached_elsewhere_is_listed_there() -> N
     peer_of(node).services.validate()
 
 
+@pytest.mark.at_length
 def test_what_a_replica_needed_is_given_back_also_once_its_worker_may_not_work() -> None:
     hamlet, node = hamlet_with_echo()
     assert free_cpu_milli(hamlet, node) < 8000
@@ -175,6 +176,7 @@ def test_guardians_are_sought_again_soon_where_too_much_is_being_sought() -> Non
     assert replica.guardians
 
 
+@pytest.mark.at_length
 def test_a_replica_that_stopped_while_its_guardians_were_sought_has_none() -> None:
     hamlet, node = hamlet_with_echo()
     replica = peer_of(node).services.holding.get("echo")
@@ -198,6 +200,7 @@ def test_workers_that_do_not_suit_are_no_guardians() -> None:
     assert replica.guardians == before
 
 
+@pytest.mark.at_length
 def test_a_claim_says_what_its_replica_does_and_who_guards_it() -> None:
     hamlet, node = hamlet_with_echo()
     busy(hamlet, node, 7)

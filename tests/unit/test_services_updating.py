@@ -56,6 +56,7 @@ def free_cpu_milli(hamlet: Hamlet, node: SimNode) -> int:
     return free.cpu_milli
 
 
+@pytest.mark.at_length
 def test_two_workers_go_over_to_a_new_version_and_never_serve_with_less() -> None:
     hamlet = started(2, 2, needs=parse_requirements("cpu=2"))
     hamlet.world.performer.start_s = lambda service: 2.0
@@ -82,6 +83,7 @@ def test_another_number_of_replicas_starts_none_again() -> None:
     assert hamlet.steps(ServiceStep.RENEWED) == []
 
 
+@pytest.mark.at_length
 def test_a_version_that_fails_on_the_first_is_tried_on_no_other() -> None:
     hamlet = updating(4, 3, None, for_s=200)
     assert versions(hamlet) == [1, 1, 1]

@@ -38,6 +38,7 @@ def test_a_service_whose_spec_has_expired_ends_and_is_read_no_more() -> None:
     assert hamlet.world.messages["services: watch"] == reads
 
 
+@pytest.mark.at_length
 def test_a_pinned_service_runs_on_while_no_holder_answers() -> None:
     hamlet = Hamlet(4)
     hamlet.world.elapse(5)

@@ -80,6 +80,7 @@ def test_a_worker_alone_runs_what_is_missing_up_to_what_it_may() -> None:
     assert len(hamlet.workers[0].replicas.running) == 2
 
 
+@pytest.mark.at_length
 def test_a_replica_that_fails_is_left_to_another_worker() -> None:
     hamlet = Hamlet(2)
     fails = [None, 1.0]
@@ -108,6 +109,7 @@ def test_what_a_replica_needs_is_not_leased_to_tasks() -> None:
     assert status.free.cpu_milli == 8000
 
 
+@pytest.mark.at_length
 def test_what_is_most_important_does_not_wait_until_its_workers_have_less_to_do() -> None:
     hamlet = Hamlet(2, max_services=8)
     both = frozenset({WorkerType.GPU, WorkerType.CPU})
@@ -137,6 +139,7 @@ def test_both_parts_of_a_network_fill_their_gaps_and_what_is_too_much_goes() -> 
     assert len(hamlet.having("echo")) == 2
 
 
+@pytest.mark.at_length
 def test_a_pinned_service_runs_on_its_home_alone() -> None:
     hamlet = Hamlet(4)
     home = hamlet.workers[2]
@@ -467,6 +470,7 @@ def test_a_worker_that_stops_serving_while_it_fills_a_slot_starts_nothing(cause:
     assert hamlet.steps(ServiceStep.STARTED) == []
 
 
+@pytest.mark.at_length
 def test_guardians_ask_no_more_often_than_in_their_periods() -> None:
     hamlet = Hamlet(4).given(wanting(1), for_s=60)
     before = hamlet.world.messages["services: guard"]

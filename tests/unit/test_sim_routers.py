@@ -145,6 +145,7 @@ def test_a_gate_that_goes_takes_what_it_relays_and_what_it_did_not_stays() -> No
     assert len(circuits) == 2
 
 
+@pytest.mark.at_length
 def test_what_was_punched_outlives_the_gate() -> None:
     town = Town(Kind.CONE, Kind.CONE, task_s=4.0)
     town.submit(tasks=20)

@@ -380,6 +380,7 @@ def test_a_member_has_its_grant_renewed_at_two_thirds_of_its_life_time_and_again
     assert len(only(ends(bob).values(), TaskSucceeded)) == 1
 
 
+@pytest.mark.at_length
 def test_where_it_is_turned_off_a_member_asks_for_no_new_grant() -> None:
     world = town(renews=False)
     world.elapse(1000)
@@ -388,6 +389,7 @@ def test_where_it_is_turned_off_a_member_asks_for_no_new_grant() -> None:
     assert only(passed(world, "alice", "gate"), AskGrant) == []
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("life", [None, Life(LIFE_S, EPOCH_S + LIFE_S)])
 def test_one_that_is_not_to_be_renewed_is_not_asked_for(life: Life | None) -> None:
     world = town(life=life)
