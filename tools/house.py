@@ -223,7 +223,9 @@ def figures() -> list[Figure]:
     short = tuple(
         Place(each.path, each.lines, "lines")
         for each in shapes
-        if each.lines < SHORT_FILE_LINES and not each.path.endswith("__init__.py")
+        if each.lines < SHORT_FILE_LINES
+        and not each.path.endswith("__init__.py")
+        and each.path not in ASSEMBLY  # as long as there are features
     )
     joined = tuple(
         place
