@@ -59,6 +59,8 @@ REFUSED: Final = {
     "lookup_dcookie": (212, 18),
     "nfsservctl": (180, 42),
     "setns": (308, 268),
+    # A task's turns at the disk, which are to come after the node's.
+    "ioprio_set": (251, 30),
     # The machine as a whole, for a worker that root runs.
     "acct": (163, 89),
     "quotactl": (179, 60),
