@@ -72,8 +72,8 @@ def seal(file: int, *, but_for_maps: bool = False) -> None:
 
 
 def is_sealed(file: int) -> bool:
-    """Whether neither its size nor its content changes any more. Raises OSError for what is no
-    memory file."""
+    """Whether neither its size nor its content changes any more. Raises OSError for other
+    files than memory files."""
     if sys.platform == "linux":
         every = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         return fcntl.fcntl(file, fcntl.F_GET_SEALS) & every == every

@@ -166,15 +166,12 @@ time.sleep(60)
 """
 _FREE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
 HUGE_FREE = int(_FREE.read_text()) if _FREE.exists() else 0
-needs_huge_pages = pytest.mark.skipif(HUGE_FREE < 100, reason="no huge pages are kept apart")
 
 
 @pytest.mark.parametrize(
     "program",
     [
         FILE + WRITES,
-        pytest.param(HUGE, marks=needs_huge_pages),
-        pytest.param(HUGE_FILE, marks=needs_huge_pages),
         # Behind a thousand others that are open.
         "import os\nfor _ in range(900): os.dup(0)\n" + FILE + WRITES,
         # In a process of its own.
@@ -196,8 +193,6 @@ needs_huge_pages = pytest.mark.skipif(HUGE_FREE < 100, reason="no huge pages are
     ids=[
         *(
             "file",
-            "huge",
-            "huge file",
             "among others",
             "orphan",
             "hidden",
@@ -221,6 +216,15 @@ def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None
     outcome = run(tmp_path, sys.executable, "-c", program, memory_bytes=128 * MIB)
     assert isinstance(outcome, Failed), outcome
     assert outcome.kind is FailureKind.MEMORY
+
+
+@pytest.mark.parametrize("program", [HUGE, HUGE_FILE], ids=["mapped", "file"])
+def test_huge_pages_count_and_where_the_machine_keeps_none_there_are_none(
+    tmp_path: Path, program: str
+) -> None:
+    outcome = run(tmp_path, sys.executable, "-c", program, memory_bytes=128 * MIB)
+    assert isinstance(outcome, Failed), outcome
+    assert outcome.kind is (FailureKind.MEMORY if HUGE_FREE >= 100 else FailureKind.EXIT)
 
 
 def test_huge_pages_tables_and_stacks_are_a_process_s_own(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "get": lambda node: node.get(BLOB, "a file"),
     "job": lambda node: node.job("a job"),
     "jobs": lambda node: node.jobs(),
+    "libp2p_host": lambda node: node.libp2p_host(abs),
     "kept": lambda node: node.kept(),
     "map": lambda node: node.map(abs, [1]),
     "metrics_address": lambda node: node.metrics_address,

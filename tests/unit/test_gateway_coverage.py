@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from formation_p2p.features.gateway.coverage import Note, standings_of
+from formation_p2p.features.gateway.coverage import Need, Note, standings_of
 from formation_p2p.features.gateway.sources import ServicesView
+from formation_p2p.features.services.core.spec import WorkerType
 from tests.support.gateways import CATALOG, replica
 
 SERVICE = replace(CATALOG[0], version=2)
@@ -33,6 +34,11 @@ def test_an_older_version_beside_the_newest_is_an_update() -> None:
     notes, why = told(1, 2)
     assert notes == (Note.UPDATING,)
     assert "version 2 is replacing an older one: 1 of 2 are new" in why
+
+
+def test_what_is_needed_is_a_sentence() -> None:
+    assert Need(WorkerType.GPU, 2, ()).sentence == "We need 2 more GPU workers"
+    assert Need(WorkerType.CPU, 1, ()).sentence == "We need 1 more CPU worker"
 
 
 def test_what_could_not_be_read_has_no_note() -> None:

@@ -46,7 +46,7 @@ class _Value:
 
 def _name_to_bytes(text: str) -> bytes:
     if not text or "/" in text or " " in text or not text.isprintable():
-        raise ValueError(f"{text[:64]!r} is no name")
+        raise ValueError(f"{text[:64]!r} cannot be a name")
     return text.encode()
 
 
@@ -58,7 +58,7 @@ def _name_to_text(raw: bytes) -> str:
 
 def _port_to_bytes(text: str) -> bytes:
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) < 1 << 16):
-        raise ValueError(f"{text[:64]!r} is no port")
+        raise ValueError(f"{text[:64]!r} is not a port")
     return int(text).to_bytes(2)
 
 
