@@ -12,7 +12,7 @@ from formation_p2p.api.calling import Enterable
 from formation_p2p.api.job import MAX_GRACE_S
 from formation_p2p.api.opened import Makers
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.drivers.installed import SetUpDrivers, set_up_drivers
+from formation_p2p.drivers.assembly import SetUpDrivers, set_up_drivers
 from formation_p2p.drivers.lent import labels_of, lent_folders
 from formation_p2p.drivers.machine import Sandboxing
 from formation_p2p.environments.settings import EnvironmentSettings

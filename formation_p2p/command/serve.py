@@ -72,7 +72,7 @@ class WorkerCommand(click.Command):
     """Its help names the drivers that are installed."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        from formation_p2p.drivers.installed import DRIVERS
+        from formation_p2p.drivers.assembly import DRIVERS
 
         super().format_options(ctx, formatter)
         with formatter.section("Drivers"):
@@ -237,7 +237,7 @@ def worker(
 
     async def lend(interrupt: Interrupt) -> int:
         from formation_p2p.command.watched import WatchedNode
-        from formation_p2p.drivers.installed import set_up_drivers
+        from formation_p2p.drivers.assembly import set_up_drivers
 
         _refuse_twice(place.path, settings["limits"])
         sandbox, pythons = cast("Sandboxing", offered.sandbox), settings["pythons"]

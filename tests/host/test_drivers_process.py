@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import MIB
+from formation_p2p.drivers.assembly import set_up_drivers
 from formation_p2p.drivers.driver import (
     AGAIN_S,
     ANSWER_S,
@@ -24,7 +25,6 @@ from formation_p2p.drivers.driver import (
     MAX_OUTPUT_BYTES,
     Reader,
 )
-from formation_p2p.drivers.installed import set_up_drivers
 from formation_p2p.drivers.machine import Machine
 from formation_p2p.drivers.process import ProcessDriver
 from formation_p2p.drivers.program import SMALL_BYTES, SMALL_FILES, write_files

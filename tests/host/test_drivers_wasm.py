@@ -11,8 +11,8 @@ import wasmtime
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
+from formation_p2p.drivers.assembly import set_up_drivers
 from formation_p2p.drivers.driver import MAX_OUTPUT_BYTES
-from formation_p2p.drivers.installed import set_up_drivers
 from formation_p2p.drivers.machine import Machine
 from formation_p2p.features.wasm import wasm_runner
 from formation_p2p.features.wasm.wasm import WasmDriver

@@ -12,7 +12,7 @@ import pytest
 
 import examples.allreduce
 from formation_p2p import InvalidInput, Node, ProcessSpec
-from formation_p2p.drivers.installed import set_up_drivers
+from formation_p2p.drivers.assembly import set_up_drivers
 from formation_p2p.features.gangs.api.store import StoreTimeout
 from formation_p2p.features.gangs.core.network import NETWORK_LABEL
 from tests.host.test_gang_devices import needs_devices

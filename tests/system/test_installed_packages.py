@@ -103,7 +103,7 @@ ASK: Final = """
 import sys
 from pathlib import Path
 from formation_p2p.core.errors import FormationError
-from formation_p2p.drivers.installed import set_up_drivers
+from formation_p2p.drivers.assembly import set_up_drivers
 for names in sys.argv[2:]:
     try:
         print(sorted(set_up_drivers(names.split(), Path(sys.argv[1]), "off")))
