@@ -220,8 +220,7 @@ def _first(initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]) ->
 def run_batch(calls: Iterable[Call], first: First | None = None) -> list[Any]:
     """On a worker."""
     from contextlib import nullcontext
-
-    from formation_p2p.machine.platform import usable_cores
+    from os import sched_getaffinity
 
     try:
         from joblib import parallel, parallel_config
@@ -229,7 +228,7 @@ def run_batch(calls: Iterable[Call], first: First | None = None) -> list[Any]:
         inner = nullcontext()
     else:
         # Not processes: the task is limited to its share of the machine, and they import anew.
-        kind = "threading" if usable_cores() > 1 else "sequential"
+        kind = "threading" if len(sched_getaffinity(0)) > 1 else "sequential"
         # What it starts is one level below it: what that starts in turn runs one after the other.
         inner = parallel_config(parallel.BACKENDS[kind](nesting_level=1))
         # For a call that names this backend, where this package is not imported.

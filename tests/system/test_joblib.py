@@ -289,3 +289,15 @@ def test_scikit_learn_searches_on_the_network_and_grows_forests_there(bob: SyncN
         assert forests.fit(x, y).best_params_["max_depth"] in (2, 3)
     same = RandomForestClassifier(n_estimators=4, random_state=1).fit(x, y)
     np.testing.assert_array_equal(forest.predict(x), same.predict(x))
+
+
+def test_a_batch_runs_where_this_package_is_not() -> None:
+    program = """
+import sys
+sys.modules["formation_p2p"] = None
+import cloudpickle
+run_batch = cloudpickle.loads(sys.stdin.buffer.read())
+assert run_batch([]) == []
+"""
+    batch = cloudpickle.dumps(formation_p2p.joblib.run_batch)
+    subprocess.run([sys.executable, "-c", program], input=batch, timeout=60, check=True)
