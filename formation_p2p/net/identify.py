@@ -88,8 +88,7 @@ def message(
     observed = b""
     if (seen := stream.get_remote_address()) is not None:
         host, port = seen
-        ip, _, _ = host.partition("%")  # the zone of a link is ours, and says nothing to the peer
-        observed = address_bytes(f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}")
+        observed = address_bytes(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}")
     said = Identify(
         protocol_version=PROTOCOL_VERSION,
         agent_version=AGENT,

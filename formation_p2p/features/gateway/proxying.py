@@ -298,16 +298,16 @@ class AtOnce(asyncio.Protocol):
         stream, exchange = self.stream, self.exchange
         stream.to.writer.transport.set_protocol(self.usual)
         answer = plain.answer_of(data)
-        if answer is None or self.exchange.client.is_last:
+        if answer is None or exchange.client.is_last:
             self.usual.data_received(data)
             stream.is_asked = True
             self.over(0, "")
-            self.exchange.client.leave_to_task(stream)
+            exchange.client.leave_to_task(stream)
             return
         headers = exchange.told(stream, answer.status, answer.headers)
         self.kept.give_back(exchange.service, exchange.on_behalf, stream)
         self.over(answer.status, stream.to.replica)
-        self.exchange.client.answer_at_once(answer, headers)
+        exchange.client.answer_at_once(answer, headers)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The stream was idle, and may have been closed meanwhile: the request is sent again."""
